@@ -1,0 +1,69 @@
+# Everything here works on a fresh clone with Python 3.10 or newer, pip and a package index.
+#
+#   make run        set up, then answer a problem with the demo model
+#   make test       set up, then the whole test suite      make test-fast   without the slow tests
+#   make check      lint, format, types, generated docs    make docs        write generated docs
+#   make test-gpu   the tests that need a CUDA device      make bench       host work per tick
+#   make wheels     five wheels and five sdists in dist/   make setup       only the set-up
+
+VENV ?= .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.rlt-installed
+TORCH ?= torch==2.13.0
+PLUGINS := plugins/rlt_ouro plugins/rlt_nanbeige plugins/rlt_huginn plugins/rlt_kernels
+DOCS := $(wildcard README.md docs/*.md)
+
+# The first interpreter that is new enough; PYTHON=... on the command line takes precedence.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: setup run test test-fast test-gpu check format docs bench wheels clean
+
+setup: $(STAMP)
+
+run: $(STAMP)
+	$(VENV)/bin/rlt run --seed 0
+
+test: $(STAMP)
+	$(PY) -m pytest
+
+test-fast: $(STAMP)
+	$(PY) -m pytest -m "not slow"
+
+test-gpu: $(STAMP)
+	$(PY) -m pytest -m gpu
+
+check: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(if $(DOCS),$(PY) -m cogapp --check -r $(DOCS))
+
+format: $(STAMP)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+docs: $(STAMP)
+	$(if $(DOCS),$(PY) -m cogapp -r $(DOCS))
+
+bench: $(STAMP)
+	$(VENV)/bin/rlt bench host
+
+wheels: $(STAMP)
+	for project in . $(PLUGINS); do $(PY) -m build --no-isolation --outdir dist $$project || exit 1; done
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache
+
+$(PY):
+	@test -n "$(PYTHON)" || { echo "rlt needs Python 3.10 or newer; none was found on PATH." >&2; \
+	  echo "Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 2; }
+	@# Some systems ship Python without ensurepip: pip then installs itself from outside.
+	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(PY) install pip; }
+
+# torch comes first and alone, so that an index that offers a CPU build of this release gives it.
+$(STAMP): pyproject.toml $(PLUGINS:%=%/pyproject.toml) | $(PY)
+	$(PY) -m pip install --quiet "pip>=22.3" "$(TORCH)"
+	$(PY) -m pip install --quiet --editable ".[dev]" $(PLUGINS:%=--editable %)
+	@touch $@

@@ -1,0 +1,1 @@
+"""Huginn-0125 for rlt. It installs and declares nothing yet."""

@@ -1,0 +1,1 @@
+"""GPU kernels for rlt. It installs and declares nothing yet."""

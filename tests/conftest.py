@@ -1,0 +1,36 @@
+"""What every test gets: one thread for torch, and a seed that is printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+
+import pytest
+
+# Read by torch when it is first imported: one thread, so that the tests of a two-core machine
+# do not wait for each other. A test of thread counts sets its own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=None, help="the seed of all random tests")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The test's own seed, the same in every run unless --seed is given; shown on failure."""
+    given = request.config.getoption("--seed")
+    value = given if given is not None else zlib.crc32(request.node.nodeid.encode())
+    print(f"seed {value} (again: --seed {value})")
+    return int(value)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Undo a thread count that an earlier test set; torch is not imported for it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
