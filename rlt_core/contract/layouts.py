@@ -1,0 +1,44 @@
+"""A KV layout as data: int tables that a tick indexes by row.
+
+Depths count from 1, planes from 0. The tables speak of per-depth tracks; a boundary track has
+the single plane 0. `PlaneRule.write[d - 1]` is the plane that loop d writes, `read[d - 1]` the
+plane it reads of earlier positions (its own position it reads where it wrote), and `fill[e - 1]`
+the planes that receive the values of plane `write[e - 1]` when a row exits at depth e.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneRule:
+    """Which plane each depth writes and reads, and what an exit fills in."""
+
+    write: tuple[int, ...]
+    read: tuple[int, ...]
+    fill: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutTables:
+    """The layout of one request that uses D loops.
+
+    num_planes: planes with pages while the prompt runs. prompt / decode: the rules for prompt
+    positions and for generated ones. prompt_order: "depth" (a chunk runs all its positions one
+    depth at a time) or "position" (all loops of one position before the next).
+    kept: the planes that keep (and later get) pages once the prompt is done.
+    """
+
+    num_planes: int
+    prompt: PlaneRule
+    decode: PlaneRule
+    prompt_order: Literal["depth", "position"]
+    kept: tuple[int, ...]
+
+    @property
+    def replay_is_serial(self) -> bool:
+        """Whether known generated tokens must be replayed one position at a time: two depths of
+        a later position would overwrite each other while an earlier one is still running."""
+        return len(set(self.decode.write)) < len(self.decode.write)

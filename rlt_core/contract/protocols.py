@@ -1,0 +1,277 @@
+"""What the objects behind the factories look like. No base class: fit the shape.
+
+Shapes: R rows, W state_width, H query heads, G KV heads, d head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from rlt_core.contract.layouts import LayoutTables
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeSpec:
+    """Rotary embedding on the first `dim` sizes of a head.
+
+    Angle of pair i at position p: p * theta ** (-2 i / dim), in float32. `interleaved` pairs
+    (2i, 2i+1), else (i, i + dim/2). Source: RoFormer (arXiv 2104.09864) and MODELS' layouts.
+    """
+
+    theta: float
+    dim: int
+    interleaved: bool = False
+
+
+class Operators(Protocol):
+    """The operators a model may call; weights are [out, in], rows are dimension 0.
+
+    Every one rounds where the model authors' code rounds: results are in the input's dtype,
+    norms and SiLU are computed in float32.
+    """
+
+    def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:
+        """tokens int64 [R], weight [V, W] -> [R, W]."""
+        ...
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x [R, in] -> [R, out] (packed weights give packed results)."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / sqrt(mean(x^2) + eps), cast back, times weight; over the last dimension."""
+        ...
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """(rms_norm(x + residual), x + residual)."""
+        ...
+
+    def norm_add_norm(
+        self, sub: Tensor, residual: Tensor, w_post: Tensor, w_next: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """h = residual + rms_norm(sub, w_post); returns (rms_norm(h, w_next), h). Ouro."""
+        ...
+
+    def add_norm(self, sub: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """rms_norm(sub + residual, weight): the residual stream itself is normed. Huginn."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """gate_up [R, 2F] (gate first) -> silu(gate) * up, [R, F]."""
+        ...
+
+
+class LoopContext(Protocol):
+    """What a model sees of a launch. It never sees pages, planes, batches or requests."""
+
+    @property
+    def positions(self) -> Tensor:
+        """int64 [R]."""
+        ...
+
+    @property
+    def depth(self) -> Tensor:
+        """int64 [R]: the loop being run, from 1; 0 in the prelude, the exit depth in the coda."""
+        ...
+
+    @property
+    def ops(self) -> Operators: ...
+
+    def attend(
+        self,
+        track: str,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rope: RopeSpec | None = None,
+        qk_bias: Tensor | None = None,
+        qk_norm: tuple[Tensor, Tensor, float] | None = None,
+        store: bool = True,
+    ) -> Tensor:
+        """Causal attention of each row over its request's positions up to its own.
+
+        q [R, H, d], k and v [R, G, d], all unrotated. qk_bias [2, H, d] is added to q and k,
+        then qk_norm (q weight [d], k weight [d], eps), then rope. With `store` k and v are
+        written first; without, a row sees its own k and v and the pool does not change.
+        Returns [R, H, d].
+        """
+        ...
+
+    def random_bits(self, purpose: int, count: int) -> Tensor:
+        """int64 [R, count] holding uint32, keyed by (the row's state seed, position, purpose)."""
+        ...
+
+    def option(self, name: str) -> Tensor:
+        """A typed option the model declared, per row: [R]."""
+        ...
+
+
+class LoopedModel(Protocol):
+    """A looped model. A row's result may depend on no other row."""
+
+    def prelude(self, tokens: Tensor, ctx: LoopContext) -> Tensor:
+        """tokens int64 [R] -> state [R, W]."""
+        ...
+
+    def loop(self, state: Tensor, ctx: LoopContext) -> Tensor:
+        """One pass of the looped block for every row; rows may be at different depths."""
+        ...
+
+    def signals(
+        self, state: Tensor, before: Tensor, ctx: LoopContext, names: frozenset[str]
+    ) -> Mapping[str, Tensor]:
+        """The signals asked for, of those declared (never `logits`): {name: [R, ...]}."""
+        ...
+
+    def coda(self, state: Tensor, ctx: LoopContext, *, store: bool = True) -> Tensor:
+        """The layers after the loops that keep KV; the identity where there are none."""
+        ...
+
+    def head(self, state: Tensor, ctx: LoopContext) -> Tensor:
+        """Logits float32 [R, V]; keeps no KV."""
+        ...
+
+
+class WeightedModel(LoopedModel, Protocol):
+    """What the loader needs beside the five methods."""
+
+    def weight_table(self) -> Mapping[str, Tensor]:
+        """Checkpoint name -> the tensor (often a view of a packed one) to fill in place."""
+        ...
+
+    def ignored_weights(self) -> frozenset[str]:
+        """Names that may lie in a checkpoint and are computed instead (rope tables)."""
+        ...
+
+    def tied_weights(self) -> Mapping[str, str]:
+        """Name -> the name it must equal where both are stored."""
+        ...
+
+
+class ModelFactory(Protocol):
+    def __call__(
+        self, shape: object, *, device: torch.device, dtype: torch.dtype
+    ) -> WeightedModel: ...
+
+
+class KVLayout(Protocol):
+    def tables(self, loops: int) -> LayoutTables:
+        """The tables of a request that uses `loops` loops."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpec:
+    """Per-row state of a policy: shape after the row dimension, dtype's name, start value.
+
+    The core resets it when a row enters at depth 1.
+    """
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: Literal["float32", "int64", "bool"] = "float32"
+    initial: float = 0.0
+
+
+class ExitPolicy(Protocol):
+    """When a row exits. Minimum and maximum depth are the core's."""
+
+    def state(self, vocab_size: int, state_width: int) -> Sequence[StateSpec]:
+        """The per-row tensors it keeps between loops of one token."""
+        ...
+
+    def decide(
+        self,
+        signals: Mapping[str, Tensor],
+        state: Mapping[str, Tensor],
+        params: Mapping[str, Tensor],
+        depth: Tensor,
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """(exit bool [R], new state). Pure: no argument is changed, nothing read to the host.
+
+        params hold one value per row ([R]); a "depths" parameter gives the row's own entry.
+        depth int64 [R] counts the loop just run.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyView:
+    """What a host half may look at; it never sees, and never names, a decode row's depth."""
+
+    num_slots: int
+    num_free_slots: int
+    num_decode_slots: int
+    num_prompt_requests: int
+    num_waiting: int
+    max_tick_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyPlan:
+    """How many waiting requests may be admitted now, and the rows a tick may hold."""
+
+    num_admissions: int
+    prompt_rows: int
+    decode_rows: int
+
+
+class Strategy(Protocol):
+    def plan(self, view: StrategyView) -> StrategyPlan: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptView:
+    """One prompt in progress: `next_start` is the first position without a finished cell;
+    a running chunk has `running_len` rows and has finished `running_depth` loops."""
+
+    length: int
+    next_start: int
+    running_len: int
+    running_depth: int
+    loops: int
+    by_position: bool
+
+
+class PromptMode(Protocol):
+    def chunk_len(self, view: PromptView, budget: int, chunk_size: int) -> int:
+        """Rows of the next chunk of this prompt, at most `budget`; 0 when it must wait."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KVRows:
+    """Where the rows of one `attend` call read and write; made by the runtime.
+
+    pool [pages, unit_layers, 2, page_size, G, d]; `unit` is the layer inside the page.
+    write_page, write_offset int64 [R] (the sentinel page for rows that write nothing).
+    tile_pages int64 [T, chunks, pages_per_chunk]; tile_rows int64 [T, 16] (row numbers, R for
+    none); key_len int64 [R + 1] positions a row may see (0 for the padding row).
+    """
+
+    pool: Tensor
+    unit: int
+    write_page: Tensor
+    write_offset: Tensor
+    tile_pages: Tensor
+    tile_rows: Tensor
+    row_tile: Tensor
+    row_lane: Tensor
+    key_len: Tensor
+    store: bool = field(default=True)
+
+
+class Attention(Protocol):
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, rows: KVRows, scale: float) -> Tensor:
+        """q [R, H, d], k and v [R, G, d], rotated -> [R, H, d]; writes first if rows.store."""
+        ...

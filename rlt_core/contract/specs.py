@@ -1,0 +1,196 @@
+"""What a plugin declares: frozen data, read before torch is imported.
+
+`factory` and `reader` fields are "package.module:Name" strings, resolved only when chosen. Words
+in `provides`, `needs` and `refuses` come from capabilities.Word or are a plugin's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+Words = frozenset[str]
+NO_WORDS: Words = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamSpec:
+    """A typed request parameter of a policy or model.
+
+    kind "float" and "int" are scalars; "depths" is one int per output token (`trace`).
+    `minimum` and `maximum` are inclusive unless `exclusive_minimum`. `default` None means that
+    the checkpoint gives it (ModelShape.exit_defaults) or, failing that, that it is required.
+    """
+
+    name: str
+    kind: Literal["float", "int", "depths"]
+    summary: str
+    default: float | int | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    exclusive_minimum: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackSpec:
+    """A group of layers that keeps KV. `per_depth`: one plane per loop, else a single plane."""
+
+    name: str
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    per_depth: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What a model's reader takes from config.json: all that planning needs, no torch.
+
+    `config` is the model's own parsed configuration (any frozen object); the core hands it to
+    the factory unread. `dtype` is a torch dtype's name. `exit_defaults` holds the checkpoint's
+    values for policy parameters, e.g. {"exit_threshold": 1.0}.
+    """
+
+    loops: int
+    max_loops: int
+    vocab_size: int
+    state_width: int
+    max_positions: int
+    dtype: str
+    tracks: tuple[TrackSpec, ...]
+    eos_token_ids: tuple[int, ...]
+    config: object
+    exit_policy: str = "fixed"
+    exit_defaults: Mapping[str, float] = field(default_factory=dict)
+    has_prelude_layers: bool = False
+    has_coda_layers: bool = False
+    min_leave_fraction: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model. `reader(config: dict, path: str, ignore: frozenset[str]) -> ModelShape`, without
+    torch; `factory(shape: ModelShape, device, dtype) -> LoopedModel`. `demo` is a folder inside
+    the plugin's package ("package/folder") with a checkpoint that needs no download."""
+
+    id: str
+    summary: str
+    model_types: tuple[str, ...]
+    architectures: tuple[str, ...]
+    reader: str
+    factory: str
+    provides: Words
+    needs: Words = NO_WORDS
+    refuses: Words = NO_WORDS
+    options: tuple[ParamSpec, ...] = ()
+    demo: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVLayoutSpec:
+    """A KV layout; `factory() -> KVLayout` (protocols)."""
+
+    id: str
+    summary: str
+    factory: str
+    provides: Words
+    needs: Words = NO_WORDS
+    refuses: Words = NO_WORDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitPolicySpec:
+    """An exit policy; `factory() -> ExitPolicy`. `needs` names the signals it reads (and
+    variable_depth when it may stop rows early)."""
+
+    id: str
+    summary: str
+    factory: str
+    params: tuple[ParamSpec, ...] = ()
+    provides: Words = NO_WORDS
+    needs: Words = NO_WORDS
+    refuses: Words = NO_WORDS
+
+
+class Entry(str, Enum):
+    """The closed set of device entry rules that the tick program runs."""
+
+    ON_LEAVE = "on_leave"
+    ALL_LEFT = "all_left"
+    ON_GUESS = "on_guess"
+    HOSTED = "hosted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategySpec:
+    """A scheduling strategy: `entry` is its device half, `factory() -> Strategy` its host half."""
+
+    id: str
+    summary: str
+    factory: str
+    entry: Entry
+    provides: Words = NO_WORDS
+    needs: Words = NO_WORDS
+    refuses: Words = NO_WORDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptModeSpec:
+    """An order of prompt cells; `factory() -> PromptMode`."""
+
+    id: str
+    summary: str
+    factory: str
+    provides: Words = NO_WORDS
+    needs: Words = NO_WORDS
+    refuses: Words = NO_WORDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """An attention backend; `factory() -> Attention`. Empty tuples mean no limit; `capability`
+    is the lowest CUDA compute capability."""
+
+    id: str
+    summary: str
+    factory: str
+    devices: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    head_dims: tuple[int, ...] = ()
+    page_sizes: tuple[int, ...] = ()
+    capability: tuple[int, int] | None = None
+    priority: int = 0
+    provides: Words = NO_WORDS
+    needs: Words = NO_WORDS
+    refuses: Words = NO_WORDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSpec:
+    """One candidate for an operator. `op` is the operator ("linear", "rms_norm", ...), `id` the
+    candidate's own name ("torch.linear"), `factory` the callable itself."""
+
+    id: str
+    op: str
+    factory: str
+    devices: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    exact: bool
+    capability: tuple[int, int] | None = None
+    priority: int = 0
+    provides: Words = NO_WORDS
+    needs: Words = NO_WORDS
+    refuses: Words = NO_WORDS
+
+
+Spec = (
+    ModelSpec
+    | KVLayoutSpec
+    | ExitPolicySpec
+    | StrategySpec
+    | PromptModeSpec
+    | AttentionSpec
+    | OpSpec
+)

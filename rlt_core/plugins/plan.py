@@ -1,0 +1,78 @@
+"""What was chosen (Choice) and what it became (Plan). Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rlt_core.contract.specs import (
+    AttentionSpec,
+    ExitPolicySpec,
+    KVLayoutSpec,
+    ModelShape,
+    ModelSpec,
+    OpSpec,
+    PromptModeSpec,
+    StrategySpec,
+)
+
+ExitMode = Literal["skip", "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Everything that must fit together. None asks the system to pick, and it says what it took.
+
+    `model` is a model's id, or None when `model_path` decides by its config.json.
+    """
+
+    model_path: str | None = None
+    model: str | None = None
+    kv_layout: str | None = None
+    exit_policy: str | None = None
+    exit_mode: ExitMode = "skip"
+    strategy: str | None = None
+    prompts: str | None = None
+    attention: str | None = None
+    ops: Mapping[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    dtype: str | None = None
+    exact: bool = True
+    graphs: bool = False
+    role: Literal["unified", "prefill", "decode"] = "unified"
+    page_size: int = 16
+    max_depth: int | None = None
+    ignore_config: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a spec came from, for messages, `rlt plugins` and logs."""
+
+    plugin: str
+    distribution: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A choice that passed every check. `notes` are sentences on what the system picked."""
+
+    choice: Choice
+    model: ModelSpec
+    shape: ModelShape
+    layout: KVLayoutSpec
+    policy: ExitPolicySpec
+    exit_mode: ExitMode
+    strategy: StrategySpec
+    prompts: PromptModeSpec
+    attention: AttentionSpec
+    ops: Mapping[str, OpSpec]
+    device: str
+    dtype: str
+    max_depth: int
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,168 @@
+"""What a model sees of one launch (contract.protocols.LoopContext) and how its rows meet the pool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlt_core.contract.errors import PluginError
+from rlt_core.contract.protocols import Attention, KVRows, Operators, RopeSpec
+from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
+from rlt_core.kv.pool import DevicePool
+from rlt_core.runtime.philox import philox4x32
+from rlt_core.runtime.rope import prepare_qk
+from rlt_core.runtime.tiles import Tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What stays the same from launch to launch."""
+
+    ops: Operators
+    attention: Attention
+    pool: DevicePool
+    kv: KVPlan
+    tracks: Mapping[str, TrackPlaces]
+
+
+@dataclass(slots=True, kw_only=True)
+class Rows:
+    """The rows of one launch: int64 [R] each, live bool [R] (others write nothing).
+
+    write_plane and read_plane are the planes of per-depth tracks; 0 where only boundary tracks
+    are touched. num_chunks covers the longest row.
+    """
+
+    slot: Tensor
+    position: Tensor
+    depth: Tensor
+    write_plane: Tensor
+    read_plane: Tensor
+    live: Tensor
+    tiles: Tiles
+    num_chunks: int
+
+
+class Launch:
+    """One launch's context. `store` False turns every attend into one that writes nothing."""
+
+    def __init__(
+        self,
+        services: Services,
+        rows: Rows,
+        tables: Tensor,
+        state_seed: Tensor,
+        *,
+        store: bool = True,
+    ) -> None:
+        self._services, self._rows, self._tables = services, rows, tables
+        self._state_seed, self._store = state_seed, store
+        self._places: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+        page_size = services.kv.page_size
+        # A finished slot may stand one past its last page: it writes nothing, but is indexed.
+        index = rows.position.div(page_size, rounding_mode="floor")
+        self._page_index = index.clamp(max=tables.shape[2] - 1)
+        self._offset = rows.position.remainder(page_size)
+        seen = torch.where(rows.live, rows.position + 1, 0)
+        self._key_len = torch.nn.functional.pad(seen, (0, 1))
+
+    @property
+    def positions(self) -> Tensor:
+        """int64 [R]."""
+        return self._rows.position
+
+    @property
+    def depth(self) -> Tensor:
+        """int64 [R], from 1; 0 in the prelude."""
+        return self._rows.depth
+
+    @property
+    def ops(self) -> Operators:
+        """The chosen operators."""
+        return self._services.ops
+
+    def attend(
+        self,
+        track: str,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rope: RopeSpec | None = None,
+        qk_bias: Tensor | None = None,
+        qk_norm: tuple[Tensor, Tensor, float] | None = None,
+        store: bool = True,
+    ) -> Tensor:
+        """See contract.protocols.LoopContext.attend."""
+        places = self._track(track)
+        if not 0 <= layer < places.num_layers:
+            raise PluginError(track, f"attend got layer {layer} of {places.num_layers}")
+        q, k = prepare_qk(q, k, self._rows.position, rope=rope, qk_bias=qk_bias, qk_norm=qk_norm)
+        part, unit = divmod(layer, places.unit_layers)
+        write_page, tile_pages = self._pages(places, part)
+        rows = KVRows(
+            pool=self._services.pool.view(track),
+            unit=unit,
+            write_page=write_page,
+            write_offset=self._offset,
+            tile_pages=tile_pages,
+            tile_rows=self._rows.tiles.rows,
+            row_tile=self._rows.tiles.row_tile,
+            row_lane=self._rows.tiles.row_lane,
+            key_len=self._key_len,
+            store=store and self._store,
+        )
+        return self._services.attention(q, k, v, rows, 1.0 / math.sqrt(places.head_dim))
+
+    def random_bits(self, purpose: int, count: int) -> Tensor:
+        """int64 [R, count] holding uint32, keyed by (state seed, position, purpose)."""
+        seed = self._state_seed[:, None]
+        lane = torch.arange(-(-count // 4), device=seed.device)[None, :]
+        counter = self._rows.position[:, None]
+        zero = torch.zeros_like(lane)
+        words = philox4x32(
+            seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, counter, zero + purpose, lane, zero
+        )
+        return torch.stack(words, -1).flatten(1)[:, :count]
+
+    def option(self, name: str) -> Tensor:
+        """A typed option the model declared, per row."""
+        raise PluginError("model", f"asked for the option '{name}', which it does not declare")
+
+    def _track(self, name: str) -> TrackPlaces:
+        try:
+            return self._services.tracks[name]
+        except KeyError:
+            known = ", ".join(self._services.tracks)
+            raise PluginError(
+                "model", f"attends on track '{name}', which it does not declare (it has {known})"
+            ) from None
+
+    def _pages(self, track: TrackPlaces, part: int) -> tuple[Tensor, Tensor]:
+        """(write page [R], pages of each tile [T, chunks, pages a chunk]) of one track part."""
+        key = (track.name, part)
+        if key not in self._places:
+            self._places[key] = self._find_pages(track, part)
+        return self._places[key]
+
+    def _find_pages(self, track: TrackPlaces, part: int) -> tuple[Tensor, Tensor]:
+        rows, first = self._rows, self._rows.tiles.first
+        per_chunk = CHUNK_KEYS // self._services.kv.page_size
+        base = track.first + part
+        if track.per_depth:
+            write_row = base + rows.write_plane * track.parts
+            read_row = (base + rows.read_plane * track.parts)[first]
+        else:
+            write_row = torch.full_like(rows.slot, base)
+            read_row = write_row[first]
+        page = self._tables[rows.slot, write_row, self._page_index].long()
+        pages = self._tables[rows.slot[first], read_row][:, : rows.num_chunks * per_chunk].long()
+        return (
+            torch.where(rows.live, page, 0),
+            pages.view(-1, rows.num_chunks, per_chunk),
+        )

@@ -1,0 +1,134 @@
+"""The end of a tick: head, sampling, stop and length, and the next token's entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlt_core.contract.protocols import LoopedModel
+from rlt_core.runtime.sampling import (
+    Sampled,
+    SampleRows,
+    sample_full,
+    sample_plain,
+    score_tokens,
+)
+from rlt_core.runtime.slots import DONE, READY, Slots
+
+if TYPE_CHECKING:
+    from rlt_core.runtime.context import Launch
+    from rlt_core.runtime.tick import TickTensors
+
+RUNNING, STOP, LENGTH, ERROR = 0, 1, 2, 3
+
+
+@dataclass(slots=True, kw_only=True)
+class Emitted:
+    """Events of a tick as device tensors; E = leaving places + emitting prompt rows.
+
+    score_*: for prompt rows with a target, in the order of TickTensors.score.
+    """
+
+    slot: Tensor
+    depth: Tensor
+    finish: Tensor
+    sampled: Sampled
+    score_depth: Tensor | None
+    scored: Sampled | None
+    logits: Tensor | None
+    score_logits: Tensor | None
+    counts: Tensor
+
+
+class Emitter:
+    """Head and sampling for the rows that need logits, then the slots' next tokens."""
+
+    def __init__(self, slots: Slots, *, keep_logits: bool) -> None:
+        self.slots, self.keep_logits = slots, keep_logits
+        self.full_sampling = False  # set by the executor from what the residents ask
+        self.num_top = 0
+        self.num_score_top = 0
+
+    def __call__(
+        self,
+        model: LoopedModel,
+        state: Tensor,
+        leave_slot: Tensor,
+        home: Tensor,
+        position: Tensor,
+        t: TickTensors,
+        ctx: Launch,
+    ) -> Emitted:
+        """state [L + F, W] after the coda; leave_slot [L] (the sentinel for an empty place);
+        home and position [L + F]."""
+        s, num_leave = self.slots, leave_slot.shape[0]
+        leaving = torch.arange(num_leave, device=s.device)
+        emit = torch.cat((leaving, t.emit + num_leave))
+        slot = torch.cat((leave_slot, t.slot[t.finish][t.emit]))
+        logits = model.head(state[emit], ctx)
+        at = position[emit] + 1
+        sampled = self._sample(logits, slot, at)
+        finish = self._advance(slot, at, sampled)
+        self._resume(t)
+        score = t.score + num_leave
+        score_logits = model.head(state[score], ctx) if t.score.shape[0] else None
+        return Emitted(
+            slot=torch.where(slot == s.sentinel, -1, slot),
+            depth=s.read_depth[home[emit]],
+            finish=finish,
+            sampled=sampled,
+            score_depth=s.read_depth[home[score]] if score_logits is not None else None,
+            scored=self._score(score_logits, t) if score_logits is not None else None,
+            logits=logits if self.keep_logits else None,
+            score_logits=score_logits if self.keep_logits else None,
+            counts=slot,
+        )
+
+    def _sample(self, logits: Tensor, slot: Tensor, position: Tensor) -> Sampled:
+        if not self.full_sampling:
+            return sample_plain(logits, self.num_top)
+        s = self.slots
+        rows = SampleRows(
+            logits=logits,
+            position=position,
+            seed=s.seed[slot],
+            **{name: values[slot] for name, values in s.float_params.items()},
+            top_k=s.int_params["top_k"][slot],
+            token_counts=None if s.counts is None else s.counts[slot],
+            in_prompt=None if s.in_prompt is None else s.in_prompt[slot],
+            bias_ids=None if s.bias_ids is None else s.bias_ids[slot],
+            bias_values=None if s.bias_values is None else s.bias_values[slot],
+        )
+        return sample_full(rows, self.num_top)
+
+    def _advance(self, slot: Tensor, position: Tensor, sampled: Sampled) -> Tensor:
+        """Finish codes [E]; slots that go on become READY at `position` with the new token."""
+        s, token = self.slots, sampled.token
+        num_out = s.num_out[slot] + 1
+        stop = (s.stop_ids[slot] == token[:, None]).any(1)
+        spent = num_out >= s.int_params["max_tokens"][slot]
+        full = position + 1 >= s.int_params["max_position"][slot]
+        finish = torch.where(stop, STOP, torch.where(spent | full, LENGTH, RUNNING))
+        finish = torch.where(sampled.bad, ERROR, finish)
+        valid = slot != s.sentinel
+        phase = torch.where(finish == RUNNING, READY, DONE)
+        s.phase[slot] = torch.where(valid, phase, 0)
+        s.token[slot], s.position[slot], s.num_out[slot] = token, position, num_out
+        if s.counts is not None:
+            ones = (valid & ~sampled.bad).to(s.counts.dtype)
+            s.counts.index_put_((slot, token.clamp(min=0)), ones, accumulate=True)
+        return finish
+
+    def _resume(self, t: TickTensors) -> None:
+        """Slots whose next token is known already (replay): no sampling, no event."""
+        s = self.slots
+        slot = t.slot[t.resume]
+        s.phase[slot] = READY
+        s.token[slot] = t.known_next[t.resume]
+        s.position[slot] = t.position[t.resume] + 1
+
+    def _score(self, logits: Tensor, t: TickTensors) -> Sampled:
+        return score_tokens(logits, t.target[t.finish][t.score], self.num_score_top)

@@ -1,0 +1,164 @@
+"""Submits ticks to the device and collects their results, one tick or two in flight."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlt_core.contract.protocols import ExitPolicy, KVLayout, LoopedModel
+from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
+from rlt_core.kv.pool import DevicePool
+from rlt_core.kv.tables_device import DeviceTables
+from rlt_core.plugins.loading import load_object
+from rlt_core.plugins.plan import Plan
+from rlt_core.runtime.batch import I64, EngineConfig, PromptRows, TickInput, TickOutput
+from rlt_core.runtime.context import Services
+from rlt_core.runtime.collect import to_host
+from rlt_core.runtime.emit import Emitted, Emitter
+from rlt_core.runtime.operators import build_operators
+from rlt_core.runtime.residents import Residents
+from rlt_core.runtime.slots import Slots
+from rlt_core.runtime.tick import TickProgram, TickTensors
+from rlt_core.runtime.tiles import make_tiles
+
+
+class Executor:
+    """One stage's device side: weights, pool, slots and the tick program."""
+
+    def __init__(
+        self, plan: Plan, config: EngineConfig, kv: KVPlan, model: LoopedModel, layout: KVLayout
+    ) -> None:
+        self.config, self.kv = config, kv
+        self.device = torch.device(plan.device)
+        self.pool = DevicePool(
+            kv, config.num_pages, self.device, getattr(torch, plan.dtype), debug=config.debug
+        )
+        policy = _make(plan.policy.factory)
+        self.slots = _make_slots(plan, config, kv, policy, self.device)
+        self.emitter = Emitter(self.slots, keep_logits=config.keep_logits)
+        services = Services(
+            ops=build_operators(plan),
+            attention=_make(plan.attention.factory),
+            pool=self.pool,
+            kv=kv,
+            tracks={track.name: track for track in kv.tracks},
+        )
+        self.program = TickProgram(
+            model,
+            self.slots,
+            services,
+            DeviceTables(kv, self.device),
+            policy,
+            self.emitter,
+            entry=plan.strategy.entry,
+            full=plan.exit_mode == "full",
+            signals=plan.policy.needs & _SIGNALS,
+            min_leave=config.min_leave,
+        )
+        self._residents = Residents(config.num_slots)
+        self._in_flight: deque[tuple[int, Emitted]] = deque()
+
+    @property
+    def num_in_flight(self) -> int:
+        """Ticks submitted and not collected."""
+        return len(self._in_flight)
+
+    def submit(self, tick: TickInput) -> None:
+        """Launch a tick; returns without waiting for it."""
+        with torch.inference_mode():
+            self._apply(tick)
+            self._in_flight.append((tick.tick, self.program(self._tensors(tick))))
+
+    def collect(self) -> TickOutput:
+        """The oldest tick's results; waits for them."""
+        number, out = self._in_flight.popleft()
+        return to_host(number, out)
+
+    def _apply(self, tick: TickInput) -> None:
+        """What the host changed, in stream order before the tick's work."""
+        s = self.slots
+        if self.config.debug and len(tick.freed_pages):
+            self.pool.poison(self._tensor(tick.freed_pages))
+        if len(tick.cleared):
+            s.clear(self._tensor(tick.cleared))
+        if tick.admitted is not None:
+            s.admit(tick.admitted)
+        if len(tick.table_slot):
+            at = (tick.table_slot, tick.table_row, tick.table_index)
+            s.tables[tuple(self._tensor(x) for x in at)] = self._tensor(tick.table_page).int()
+        s.page_limit[:-1] = self._tensor(tick.page_limit)
+        self._residents.update(tick)
+        self.emitter.full_sampling = self._residents.full_sampling
+        self.emitter.num_top = self._residents.num_top
+        self.emitter.num_score_top = self._residents.num_top
+
+    def _tensors(self, tick: TickInput) -> TickTensors:
+        prompt = tick.prompt
+        # One sentinel row keeps every launch non-empty, also in a tick of prompts alone.
+        decode = tick.decode_slots if len(tick.decode_slots) else np.array([self.slots.sentinel])
+        num_decode = len(decode)
+        finish = np.flatnonzero(prompt.last)
+        known = prompt.known_next[finish] >= 0
+        emits = prompt.emit[finish] & ~known
+        num_leave = min(num_decode, self.config.leave_places or num_decode)
+        fields = ("place", "slot", "token", "position", "depth", "exit_at", "rule")
+        return TickTensors(
+            tick=tick.tick,
+            decode_slots=self._tensor(decode),
+            **{name: self._tensor(getattr(prompt, name)) for name in fields},
+            known_next=self._tensor(prompt.known_next),
+            target=self._tensor(prompt.target),
+            finish=self._tensor(finish),
+            emit=self._tensor(np.flatnonzero(emits)),
+            resume=self._tensor(finish[known]),
+            score=self._tensor(np.flatnonzero(prompt.target[finish] >= 0)),
+            tiles=make_tiles(num_decode, prompt.cell_start, self.device),
+            coda_tiles=make_tiles(num_leave, _finishing_cells(prompt), self.device),
+            num_chunks=tick.num_chunks,
+            num_leave=num_leave,
+            has_prompt=len(prompt) > 0,
+        )
+
+    def _tensor(self, array: object) -> Tensor:
+        return torch.as_tensor(array, device=self.device)
+
+
+_SIGNALS = frozenset({"gate", "state", "logits"})
+
+
+def _make(factory: str):  # type: ignore[no-untyped-def]  # whatever the plugin's factory gives
+    return load_object(factory)()  # type: ignore[operator]
+
+
+def _make_slots(
+    plan: Plan, config: EngineConfig, kv: KVPlan, policy: ExitPolicy, device: torch.device
+) -> Slots:
+    shape = plan.shape
+    return Slots(
+        config,
+        table_rows=kv.table_rows,
+        table_width=table_width(config, kv),
+        state_width=shape.state_width,
+        vocab_size=shape.vocab_size,
+        dtype=getattr(torch, plan.dtype),
+        device=device,
+        full=plan.exit_mode == "full",
+        policy_state=policy.state(shape.vocab_size, shape.state_width),
+        policy_params=plan.policy.params,
+    )
+
+
+def _finishing_cells(prompt: PromptRows) -> I64:
+    """Offsets of the cells that end in this tick, among their rows only."""
+    lengths = np.diff(prompt.cell_start)
+    ends = prompt.last[prompt.cell_start[:-1]] if len(lengths) else np.zeros(0, bool)
+    return np.concatenate(([0], np.cumsum(lengths[ends]))).astype(np.int64)
+
+
+def table_width(config: EngineConfig, kv: KVPlan) -> int:
+    """Entries of a page-table row on the device: whole attention chunks."""
+    per_chunk = CHUNK_KEYS // kv.page_size
+    return -(-config.pages_per_row // per_chunk) * per_chunk

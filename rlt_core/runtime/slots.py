@@ -1,0 +1,176 @@
+"""The device's arrays: slots, homes, page tables, parameters. Allocated once, changed in place.
+
+Index S of every per-slot array is the sentinel slot: padded rows read and write there. Homes are
+the slots, the sentinel, then the P prompt places: home of place p is S + 1 + p. So a slot's index
+is also its home's index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rlt_core.contract.protocols import StateSpec
+from rlt_core.contract.specs import ParamSpec
+from rlt_core.runtime.batch import NUM_BIAS, NUM_STOP_IDS, EngineConfig, SlotParams
+
+# Phases of a slot.
+EMPTY, PROMPT, READY, RUN, LEAVING, DONE = range(6)
+
+_INTS = ("loops", "min_loops", "max_loops", "prompt_len", "max_tokens", "max_position", "top_k")
+_FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+class Slots:
+    """All per-slot and per-home tensors of one stage.
+
+    token, position, depth, num_out, phase int64 [S + 1]; page_limit int64 [S + 1] (0 for the
+    sentinel: it always parks); state [homes, W]; read_state the same when the mode is full;
+    read_depth int64 [homes] (0: not decided yet); tables int32 [S + 1, table rows, pages].
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        table_rows: int,
+        table_width: int,
+        state_width: int,
+        vocab_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        full: bool,
+        policy_state: Sequence[StateSpec],
+        policy_params: Sequence[ParamSpec],
+    ) -> None:
+        s, self.homes = config.num_slots, config.num_slots + 1 + config.num_places
+        self.sentinel, self.vocab_size, self.device = s, vocab_size, device
+        self.config = config
+
+        def ints(*shape: int, fill: int = 0) -> Tensor:
+            return torch.full(shape, fill, dtype=torch.int64, device=device)
+
+        self.phase, self.token, self.position = ints(s + 1), ints(s + 1), ints(s + 1)
+        self.depth, self.num_out, self.left_at = ints(s + 1), ints(s + 1), ints(s + 1)
+        self.page_limit = ints(s + 1)
+        self.tables = torch.zeros(
+            (s + 1, table_rows, table_width), dtype=torch.int32, device=device
+        )
+        self.state = torch.zeros((self.homes, state_width), dtype=dtype, device=device)
+        self.read_state = torch.zeros_like(self.state) if full else self.state
+        self.read_depth = ints(self.homes)
+        self.policy_specs = tuple(policy_state)
+        self.policy_state = {
+            spec.name: torch.full(
+                (self.homes, *spec.shape),
+                spec.initial,
+                dtype=getattr(torch, spec.dtype),
+                device=device,
+            )
+            for spec in policy_state
+        }
+        self.int_params = {name: ints(s + 1, fill=1) for name in _INTS}
+        self.float_params = {
+            name: torch.zeros(s + 1, dtype=torch.float32, device=device) for name in _FLOATS
+        }
+        self.use_policy = torch.zeros(s + 1, dtype=torch.bool, device=device)
+        self.seed, self.state_seed = ints(s + 1), ints(s + 1)
+        self.stop_ids = ints(s + 1, NUM_STOP_IDS, fill=-1)
+        self.scalar_params = {
+            spec.name: torch.zeros(s + 1, dtype=torch.float32, device=device)
+            for spec in policy_params
+            if spec.kind != "depths"
+        }
+        # One column more than positions: the entry of a row at the last position is readable.
+        self.trace = {
+            spec.name: ints(s + 1, config.max_len + 1)
+            for spec in policy_params
+            if spec.kind == "depths"
+        }
+        # Made when a request first needs them: 5 bytes a slot and vocabulary entry.
+        self.counts: Tensor | None = None
+        self.in_prompt: Tensor | None = None
+        self.bias_ids: Tensor | None = None
+        self.bias_values: Tensor | None = None
+
+    def clear(self, slots: Tensor) -> None:
+        """Empty slots whose request ended, was aborted or preempted."""
+        self.phase[slots] = EMPTY
+
+    def admit(self, new: SlotParams) -> None:
+        """Put the parameters of new residents in place; they are in phase PROMPT."""
+        at = self._tensor(new.slot)
+        self.phase[at] = PROMPT
+        self.num_out[at] = torch.tensor(
+            [len(tokens) for tokens in new.output_tokens], dtype=torch.int64, device=self.device
+        )
+        for name, target in (*self.int_params.items(), *self.float_params.items()):
+            target[at] = self._tensor(getattr(new, name)).to(target.dtype)
+        for name in ("use_policy", "seed", "state_seed", "stop_ids"):
+            getattr(self, name)[at] = self._tensor(getattr(new, name))
+        for name, target in self.scalar_params.items():
+            target[at] = self._tensor(new.params[name])
+        for target in self.trace.values():
+            if new.trace is not None:
+                target[at, : new.trace.shape[1]] = self._tensor(new.trace).long()
+        self._admit_penalties(new, at)
+        self._admit_bias(new, at)
+
+    def row_params(self, slot: Tensor, position: Tensor) -> Mapping[str, Tensor]:
+        """Policy parameters of rows: slot, position int64 [R] -> {name: [R]}."""
+        out = {name: values[slot] for name, values in self.scalar_params.items()}
+        index = (position - self.int_params["prompt_len"][slot] + 1).clamp(
+            0, self.config.max_len
+        )
+        for name, values in self.trace.items():
+            out[name] = values[slot, index]
+        return out
+
+    def reset_policy(self, homes: Tensor, mask: Tensor) -> None:
+        """Start values of the policy's state where mask, for rows that enter at depth 1."""
+        for spec in self.policy_specs:
+            tensor = self.policy_state[spec.name]
+            where = mask.view(-1, *([1] * len(spec.shape)))
+            initial = torch.full_like(tensor[:1], spec.initial)
+            tensor[homes] = torch.where(where, initial, tensor[homes])
+
+    def _admit_penalties(self, new: SlotParams, at: Tensor) -> None:
+        if self.counts is None or self.in_prompt is None:
+            if not new.uses_penalties.any():
+                return
+            shape = (self.sentinel + 1, self.vocab_size)
+            self.counts = torch.zeros(shape, dtype=torch.int32, device=self.device)
+            self.in_prompt = torch.zeros(shape, dtype=torch.bool, device=self.device)
+        self.counts[at] = 0
+        self.in_prompt[at] = False
+        # Per admitted request, never per row of a tick.
+        for i in new.uses_penalties.nonzero()[0]:
+            slot = int(new.slot[i])
+            self.in_prompt[slot, self._tensor(new.prompt_tokens[i])] = True
+            made = self._tensor(new.output_tokens[i])
+            ones = torch.ones(len(made), dtype=torch.int32, device=self.device)
+            self.counts[slot].index_add_(0, made, ones)
+
+    def _admit_bias(self, new: SlotParams, at: Tensor) -> None:
+        if new.bias_ids is None and self.bias_ids is None:
+            return
+        if self.bias_ids is None or self.bias_values is None:
+            shape = (self.sentinel + 1, NUM_BIAS)
+            self.bias_ids = torch.full(shape, -1, dtype=torch.int64, device=self.device)
+            self.bias_values = torch.zeros(shape, dtype=torch.float32, device=self.device)
+        self.bias_ids[at] = -1
+        if new.bias_ids is not None and new.bias_values is not None:
+            self.bias_ids[at] = self._tensor(new.bias_ids)
+            self.bias_values[at] = self._tensor(new.bias_values)
+
+    def _tensor(self, array: object) -> Tensor:
+        return torch.as_tensor(array, device=self.device)

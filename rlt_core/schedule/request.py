@@ -1,0 +1,104 @@
+"""What the engine is asked (EngineRequest) and what it answers (Events). No text in here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlt_core.runtime.batch import F32, I32, I64
+
+# Finish codes, the device's and the host's.
+RUNNING, STOP, LENGTH, ERROR, ABORT = 0, 1, 2, 3, 4
+FINISH_REASONS = {STOP: "stop", LENGTH: "length", ERROR: "error", ABORT: "abort"}
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineRequest:
+    """One request in numbers. `request_id` is the client's own unique one.
+
+    kind "generate": prompt, then sampling. kind "score": no sampling; the logprob of every token
+    given the ones before, read at the depth the policy says. Positions before `prompt_len` of a
+    scored text are prompt positions (all D loops); the others leave by the policy.
+    loops, min_loops, max_loops are resolved (no None). exit_params: scalar policy parameters,
+    resolved. trace: depths by output index, or None. top_k 0 is off; temperature 0 is greedy.
+    prompt_logprobs: None, or the number of alternatives wanted for every prompt token.
+    """
+
+    request_id: int
+    prompt: I64
+    kind: str = "generate"
+    prompt_len: int = 0
+    max_tokens: int = 16
+    stop_ids: tuple[int, ...] = ()
+    loops: int = 1
+    min_loops: int = 1
+    max_loops: int = 1
+    use_policy: bool = True
+    exit_params: dict[str, float] = field(default_factory=dict)
+    trace: I32 | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    seed: int = 0
+    state_seed: int = 0
+    num_logprobs: int = 0  # alternatives beside the chosen token; -1: not even the chosen one
+    prompt_logprobs: int | None = None
+    priority: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Events:
+    """What one tick gave to clients, as arrays over N tokens (struct of arrays).
+
+    One entry is one generated token, in order within a request; finish is a code above
+    (RUNNING while the request goes on). A request that ends without a token (abort, error) has
+    an entry with token -1. Scored positions come in `score_*` arrays: position, logprob of the
+    token at position + 1, rank, read-out depth; a score request ends with an entry of token -1
+    and finish LENGTH. errors: request id -> sentence, for finish ERROR.
+    """
+
+    tick: int
+    request_id: I64
+    token: I64
+    depth: I64
+    logprob: F32
+    rank: I64
+    finish: I64
+    top_ids: I64 | None = None  # [N, k]
+    top_logprobs: F32 | None = None
+    score_request_id: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    score_position: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    score_logprob: F32 = field(default_factory=lambda: np.zeros(0, np.float32))
+    score_rank: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    score_depth: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    score_top_ids: I64 | None = None
+    score_top_logprobs: F32 | None = None
+    errors: dict[int, str] = field(default_factory=dict)
+    # Only when EngineConfig.keep_logits: float32 [N, V] and [scored rows, V].
+    logits: F32 | None = None
+    score_logits: F32 | None = None
+
+
+@dataclass(slots=True)
+class TickCounts:
+    """What a run contained; the equality matrix prints it."""
+
+    ticks: int = 0
+    mixed_depths: int = 0
+    prompt_with_decode: int = 0
+    split_prompts: int = 0
+    parked_rows: int = 0
+    preemptions: int = 0
+    decode_rows: int = 0
+    early_rows: int = 0
+    slots_reused: int = 0
+    aborts_waiting: int = 0
+    aborts_prompt: int = 0
+    aborts_decode: int = 0
+    aborts_preempted: int = 0

@@ -1,0 +1,1 @@
+"""The stage: the process that owns device, weights and pool, and its clients."""
