@@ -1,0 +1,72 @@
+"""rlt serves looped language models: it schedules loops, not tokens.
+
+`LLM` and `SamplingParams` are what a user needs, the other names what a plugin author needs.
+Importing this package imports no torch; `LLM` is looked up when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from rlt_core.contract import (
+    AttentionSpec,
+    Entry,
+    ExitPolicySpec,
+    KVLayoutSpec,
+    LayoutTables,
+    ModelShape,
+    ModelSpec,
+    OpSpec,
+    ParamSpec,
+    PlaneRule,
+    PromptModeSpec,
+    RopeSpec,
+    StateSpec,
+    StrategySpec,
+    TrackSpec,
+    Word,
+    hookimpl,
+    promise,
+)
+from rlt_core.contract.errors import RltError
+
+if TYPE_CHECKING:
+    from rlt_core.api import LLM, SamplingParams
+
+__all__ = [
+    "LLM",
+    "AttentionSpec",
+    "Entry",
+    "ExitPolicySpec",
+    "KVLayoutSpec",
+    "LayoutTables",
+    "ModelShape",
+    "ModelSpec",
+    "OpSpec",
+    "ParamSpec",
+    "PlaneRule",
+    "PromptModeSpec",
+    "RltError",
+    "RopeSpec",
+    "SamplingParams",
+    "StateSpec",
+    "StrategySpec",
+    "TrackSpec",
+    "Word",
+    "hookimpl",
+    "promise",
+]
+
+_LAZY = {"LLM": "rlt_core.api", "SamplingParams": "rlt_core.api"}
+
+
+def __getattr__(name: str) -> object:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'rlt_core' has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
