@@ -15,8 +15,8 @@ from rlt_core.kv.tables_device import DeviceTables
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import I64, EngineConfig, PromptRows, TickInput, TickOutput
-from rlt_core.runtime.context import Services
 from rlt_core.runtime.collect import to_host
+from rlt_core.runtime.context import Services
 from rlt_core.runtime.emit import Emitted, Emitter
 from rlt_core.runtime.operators import build_operators
 from rlt_core.runtime.residents import Residents

@@ -87,6 +87,7 @@ class TickProgram:
         self.tables, self.policy, self.emitter = tables, policy, emitter
         self.entry, self.full, self.signals = entry, full, signals
         self.min_leave = min_leave
+        self._fills = bool(tables.fill.any())  # read once, at build
 
     def __call__(self, t: TickTensors) -> Emitted:
         """Run the tick; events, scores and counts come back as device tensors."""
@@ -157,20 +158,21 @@ class TickProgram:
         state = self.model.prelude(tokens, ctx)
         s.state[batch.home] = torch.where(batch.enters[:, None], state, s.state[batch.home])
 
-    def _launch(self, t: TickTensors, batch: _Batch, *, peek: bool = False) -> Launch:
+    def _launch(self, t: TickTensors, batch: _Batch) -> Launch:
         loops = self.slots.int_params["loops"][batch.slot]
+        write_plane, read_plane = self.tables.planes(batch.rule, loops, batch.depth)
         rows = Rows(
             slot=batch.slot,
             position=batch.position,
             depth=batch.depth,
-            write_plane=self.tables.write_plane(batch.rule, loops, batch.depth),
-            read_plane=self.tables.read_plane(batch.rule, loops, batch.depth),
+            write_plane=write_plane,
+            read_plane=read_plane,
             live=batch.live,
             tiles=t.tiles,
             num_chunks=t.num_chunks,
         )
         seed = self.slots.state_seed[batch.slot]
-        return Launch(self.services, rows, self.slots.tables, seed, store=not peek)
+        return Launch(self.services, rows, self.slots.tables, seed)
 
     def _decide(
         self, batch: _Batch, state: Tensor, before: Tensor, ctx: Launch, t: TickTensors
@@ -237,9 +239,7 @@ class TickProgram:
     ) -> None:
         s, num_decode = self.slots, t.decode_slots.shape[0]
         s.state[batch.home] = state
-        s.read_depth[batch.home] = torch.where(
-            decided, batch.depth, s.read_depth[batch.home]
-        )
+        s.read_depth[batch.home] = torch.where(decided, batch.depth, s.read_depth[batch.home])
         if self.full:
             read = torch.where(decided[:, None], state, s.read_state[batch.home])
             s.read_state[batch.home] = read
@@ -250,14 +250,12 @@ class TickProgram:
 
     def _fill(self, batch: _Batch, decided: Tensor) -> None:
         """Deeper planes of rows that leave early take the values of their last plane."""
-        if self.full or not self.tables.has_fill:
+        if self.full or not self._fills:
             return
-        loops = self.slots.int_params["loops"][batch.slot]
-        targets = self.tables.fill_mask(batch.rule, loops, batch.depth)
-        source = self.tables.write_plane(batch.rule, loops, batch.depth)
-        self.services.pool.fill(
-            self.slots.tables, batch.slot, batch.position, source, targets & decided[:, None]
-        )
+        s = self.slots
+        loops = s.int_params["loops"][batch.slot]
+        source, targets = self.tables.exits(batch.rule, loops, batch.depth, decided)
+        self.services.pool.fill(s.tables, batch.slot, batch.position, source, targets)
 
     def _leave(self, t: TickTensors) -> Emitted:
         """Coda for rows that leave and for finished cells; head and sampling where needed."""
@@ -296,9 +294,7 @@ class TickProgram:
         enough = waits.sum() >= self.min_leave
         return (enough | ~others | (longest >= patience)).expand_as(waits)
 
-    def _counts(
-        self, batch: _Batch, decided: Tensor, parked: Tensor, t: TickTensors
-    ) -> Tensor:
+    def _counts(self, batch: _Batch, decided: Tensor, parked: Tensor, t: TickTensors) -> Tensor:
         """[rows that ran, parked, lowest depth, highest depth, decode rows decided below D]."""
         num = t.decode_slots.shape[0]
         loops = self.slots.int_params["loops"][batch.slot]
