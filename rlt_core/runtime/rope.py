@@ -1,0 +1,116 @@
+"""Rotary embedding from tables by position, and what comes before it (bias and norm of q, k).
+
+The tables are built once. Angles are float32, as in the models' own code; cosine and sine are
+taken in float64 and rounded, so that a position's values do not depend on its place in the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from rlt_core.runtime.ops_torch import rms_norm
+
+if TYPE_CHECKING:
+    from rlt_core.contract import RopeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """cos and sin [more than max_positions, dim / 2] of one RopeSpec.
+
+    Halves are rotated in the activation dtype (cos and sin rounded to it), as Llama's code does;
+    interleaved pairs in float32 with one rounding at the end, as Huginn's does.
+    """
+
+    spec: RopeSpec
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def build(
+        cls, spec: RopeSpec, max_positions: int, device: torch.device | str, dtype: torch.dtype
+    ) -> RopeTable:
+        """The table for positions 0 .. max_positions; a finished row may stand on the last."""
+        angles = _angles(spec, max_positions + 1).double()
+        kept = torch.float32 if spec.interleaved else dtype
+        cos, sin = (f(angles).float().to(device, kept) for f in (torch.cos, torch.sin))
+        return cls(spec, cos, sin)
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin [R, 1, dim / 2] at int64 positions [R]."""
+        cos = self.cos.index_select(0, positions).unsqueeze(1)
+        return cos, self.sin.index_select(0, positions).unsqueeze(1)
+
+
+class RopeTables:
+    """One table per RopeSpec, built at first use (the runtime's warm-up) and kept."""
+
+    def __init__(self, max_positions: int, device: torch.device | str, dtype: torch.dtype) -> None:
+        self.max_positions, self.device, self.dtype = max_positions, device, dtype
+        self._tables: dict[RopeSpec, RopeTable] = {}
+
+    def get(self, spec: RopeSpec) -> RopeTable:
+        """The table of a spec."""
+        if spec not in self._tables:
+            table = RopeTable.build(spec, self.max_positions, self.device, self.dtype)
+            self._tables[spec] = table
+        return self._tables[spec]
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, spec: RopeSpec) -> Tensor:
+    """x [R, H, d] with cos, sin [R, 1, dim / 2]: the first `dim` sizes rotated, the rest as is."""
+    turned = _turn_pairs(x, cos, sin, spec.dim) if spec.interleaved else _turn(x, cos, sin, spec)
+    if spec.dim == x.shape[-1]:
+        return turned
+    return torch.cat((turned, x[..., spec.dim :]), dim=-1)
+
+
+def prepare_qk(
+    q: Tensor,
+    k: Tensor,
+    positions: Tensor,
+    *,
+    table: RopeTable | None = None,
+    qk_bias: Tensor | None = None,
+    qk_norm: tuple[Tensor, Tensor, float] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """q [R, H, d] and k [R, G, d] with bias [2, H, d], then norm, then rope, as `attend` says.
+
+    A bias needs as many KV heads as query heads. positions int64 [R].
+    """
+    if qk_bias is not None:
+        q, k = q + qk_bias[0], k + qk_bias[1]
+    if qk_norm is not None:
+        q, k = rms_norm(q, qk_norm[0], qk_norm[2]), rms_norm(k, qk_norm[1], qk_norm[2])
+    if table is not None:
+        cos, sin = table.at(positions)
+        q, k = apply_rope(q, cos, sin, table.spec), apply_rope(k, cos, sin, table.spec)
+    return q, k
+
+
+def inverse_frequencies(spec: RopeSpec) -> Tensor:
+    """theta ** (-2 i / dim), float32 [dim / 2]."""
+    exponents = torch.arange(0, spec.dim, 2, dtype=torch.int64).float() / spec.dim
+    return 1.0 / torch.pow(torch.tensor(spec.theta, dtype=torch.float32), exponents)
+
+
+def _angles(spec: RopeSpec, num_positions: int) -> Tensor:
+    positions = torch.arange(-(-num_positions // 64) * 64, dtype=torch.float32)
+    return positions[:, None] * inverse_frequencies(spec)[None, :]
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, spec: RopeSpec) -> Tensor:
+    half = spec.dim // 2
+    first, second = x[..., :half], x[..., half : spec.dim]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def _turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, dim: int) -> Tensor:
+    pairs = x[..., :dim].unflatten(-1, (dim // 2, 2)).float()
+    even, odd = pairs[..., 0], pairs[..., 1]
+    turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1)
+    return turned.flatten(-2).to(x.dtype)

@@ -1,0 +1,245 @@
+"""Reference attention: right against float64, and the same bits in every arrangement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rlt_core.contract.protocols import KVRows
+from rlt_core.runtime.attention_torch import TILE_ROWS, TorchAttention
+
+LENGTH = 300
+DTYPES = (torch.float32, torch.bfloat16)
+# query heads, KV heads, head size
+HEADS = ((4, 4, 16), (4, 2, 12), (6, 1, 32), (1, 1, 8))
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Put the thread count back."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One request's rotated q, k and v at every position."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+    @classmethod
+    def random(cls, seed: int, heads: tuple[int, int, int], dtype: torch.dtype) -> Text:
+        print("seed", seed)
+        draw = torch.Generator().manual_seed(seed)
+        sizes = (heads[0], heads[1], heads[1])
+        return cls(*(torch.randn(LENGTH, n, heads[2], generator=draw).to(dtype) for n in sizes))
+
+
+class Memory:
+    """A pool whose free pages hold NaN, and one request's shuffled pages."""
+
+    def __init__(self, text: Text, page_size: int, seed: int, num_chunks: int = 3) -> None:
+        self.text, self.page_size, self.num_chunks = text, page_size, num_chunks
+        groups, size = text.k.shape[1:]
+        num_pages = num_chunks * 128 // page_size
+        self.pool = torch.full(
+            (num_pages + 5, 2, 2, page_size, groups, size), torch.nan, dtype=text.k.dtype
+        )
+        order = torch.randperm(num_pages + 4, generator=torch.Generator().manual_seed(seed)) + 1
+        self.pages = order[:num_pages]
+
+    def fill(self, stop: int) -> None:
+        """What earlier launches wrote: positions 0 .. stop - 1."""
+        where = torch.arange(stop)
+        page, offset = self.pages[where // self.page_size], where % self.page_size
+        self.pool[page, 1, 0, offset] = self.text.k[:stop]
+        self.pool[page, 1, 1, offset] = self.text.v[:stop]
+
+    def attend(self, tiles: Sequence[Sequence[int]], store: bool = True) -> dict[int, Tensor]:
+        """One launch; a tile is a list of positions. Returns {position: [H, d]}."""
+        positions = torch.tensor([p for tile in tiles for p in tile])
+        rows = self._rows(tiles, positions, store)
+        out = TorchAttention()(
+            self.text.q[positions], self.text.k[positions], self.text.v[positions], rows, 0.25
+        )
+        return dict(zip(positions.tolist(), out, strict=True))
+
+    def _rows(self, tiles: Sequence[Sequence[int]], positions: Tensor, store: bool) -> KVRows:
+        tile_rows = torch.full((len(tiles), TILE_ROWS), len(positions))
+        row_tile, row_lane = torch.zeros_like(positions), torch.zeros_like(positions)
+        row = 0
+        for number, tile in enumerate(tiles):
+            for lane in range(len(tile)):
+                tile_rows[number, lane], row_tile[row], row_lane[row] = row, number, lane
+                row += 1
+        pages = self.pages.view(1, self.num_chunks, -1).expand(len(tiles), -1, -1)
+        return KVRows(
+            pool=self.pool,
+            unit=1,
+            write_page=self.pages[positions // self.page_size],
+            write_offset=positions % self.page_size,
+            tile_pages=pages,
+            tile_rows=tile_rows,
+            row_tile=row_tile,
+            row_lane=row_lane,
+            key_len=torch.nn.functional.pad(positions + 1, (0, 1)),
+            store=store,
+        )
+
+
+class Names(TorchDispatchMode):
+    """The names of all operators called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def dense(text: Text) -> Tensor:
+    """Causal attention in float64 [L, H, d]."""
+    repeat = text.q.shape[1] // text.k.shape[1]
+    k, v = (x.double().repeat_interleave(repeat, dim=1) for x in (text.k, text.v))
+    scores = torch.einsum("qhd,khd->hqk", text.q.double(), k) * 0.25
+    scores.masked_fill_(torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1), -torch.inf)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
+
+
+def in_tiles(start: int, stop: int, size: int = TILE_ROWS) -> list[list[int]]:
+    """Consecutive positions, `size` to a tile."""
+    return [list(range(s, min(s + size, stop))) for s in range(start, stop, size)]
+
+
+def decoded(text: Text, page_size: int = 16, num_chunks: int = 3) -> dict[int, Tensor]:
+    """The plain order: every position alone, after all earlier ones were stored."""
+    memory = Memory(text, page_size, 0, num_chunks)
+    out: dict[int, Tensor] = {}
+    for position in range(LENGTH):
+        out |= memory.attend([[position]])
+    return out
+
+
+def equal(found: dict[int, Tensor], wanted: dict[int, Tensor]) -> bool:
+    """Bits, the sign of zero included."""
+    kind = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
+    return all(
+        torch.equal(row.view(kind[row.dtype]), wanted[p].view(kind[row.dtype]))
+        for p, row in found.items()
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", HEADS)
+def test_agrees_with_float64(heads: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Grouped heads in blocks (head j reads KV head j div rep), mask, chunk merging."""
+    text = Text.random(1, heads, dtype)
+    found = Memory(text, 16, 1).attend(in_tiles(0, LENGTH))
+    error = (torch.stack([found[p] for p in range(LENGTH)]) - dense(text)).abs().max()
+    assert error < (2e-6 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", HEADS)
+def test_every_arrangement_gives_the_same_bits(
+    heads: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    """SDPA, or any reduction over a variable length, differs between prompt and decode."""
+    torch.set_num_threads(1)
+    text = Text.random(2, heads, dtype)
+    wanted = decoded(text)
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        for page_size in (4, 16, 128):
+            whole = Memory(text, page_size, page_size).attend(in_tiles(0, LENGTH))
+            assert equal(whole, wanted), f"page size {page_size}"
+        assert equal(Memory(text, 16, 5, num_chunks=6).attend(in_tiles(0, LENGTH)), wanted)
+        assert equal(_in_chunks(text, 7), wanted)
+        assert equal(_in_chunks(text, 64, shift=5), wanted)
+
+
+def _in_chunks(text: Text, size: int, shift: int = 0) -> dict[int, Tensor]:
+    """Prompt chunks of `size`, tiles of at most 16 rows that start `shift` rows early."""
+    memory = Memory(text, 16, 9)
+    out: dict[int, Tensor] = {}
+    for start in range(0, LENGTH, size):
+        stop = min(start + size, LENGTH)
+        first = min(start + (shift or TILE_ROWS), stop)
+        out |= memory.attend([list(range(start, first)), *in_tiles(first, stop)])
+    return out
+
+
+def test_prompt_and_decode_rows_share_a_launch() -> None:
+    """A decode row's bits with a prompt beside it, and the other way round."""
+    text = Text.random(3, (4, 2, 16), torch.float32)
+    wanted = decoded(text)
+    memory = Memory(text, 16, 3)
+    memory.fill(200)
+    found = memory.attend([[199], [180], *in_tiles(200, 245), [7], [150], [128], [127]])
+    assert equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_without_store_the_pool_keeps_its_bits(dtype: torch.dtype) -> None:
+    """A guess must not leave KV behind, yet see its own; NaN bits count as well."""
+    text = Text.random(4, (4, 2, 12), dtype)
+    wanted = decoded(text)
+    for position in (0, 15, 16, 127, 128, 255, 299):
+        memory = Memory(text, 4, position)
+        memory.fill(position)
+        before = memory.pool.clone().view(torch.uint8)
+        assert equal(memory.attend([[position]], store=False), wanted)
+        assert torch.equal(memory.pool.view(torch.uint8), before)
+        memory.attend([[position]])
+        assert not torch.equal(memory.pool.view(torch.uint8), before)
+
+
+def test_a_broken_request_stays_alone() -> None:
+    """NaN or infinity in one tile must leave the bits of the tiles beside it (CASES A29)."""
+    text = Text.random(5, (2, 2, 16), torch.float32)
+    wanted = decoded(text)
+    broken = Text(text.q.clone(), text.k, text.v)
+    broken.q[40], broken.q[90, 0, 3] = torch.nan, torch.inf
+    memory = Memory(broken, 16, 4)
+    memory.fill(100)
+    found = memory.attend([[40], [50], [90], [60]])
+    assert found[40].isnan().all()
+    assert equal({p: found[p] for p in (50, 60)}, wanted)
+
+
+def test_rows_that_see_nothing_are_zero() -> None:
+    """A row without a request (key_len 0) must not breed NaN from poisoned pages."""
+    text = Text.random(6, (2, 1, 16), torch.float32)
+    memory = Memory(text, 16, 6)
+    rows = memory._rows([[0], [1]], torch.tensor([0, 1]), True)
+    rows.key_len.zero_()
+    out = TorchAttention()(text.q[:2], text.k[:2], text.v[:2], rows, 0.25)
+    assert torch.equal(out, torch.zeros_like(out))
+
+
+def test_operator_count_is_the_same_for_any_rows() -> None:
+    """No Python per row or tile, no host read, no data-dependent shape."""
+    text = Text.random(7, (4, 4, 16), torch.float32)
+    seen = []
+    for tiles in ([[0]], in_tiles(0, 8), in_tiles(0, 256), [[p] for p in range(256)]):
+        memory, mode = Memory(text, 16, 7), Names()
+        positions = torch.tensor([p for tile in tiles for p in tile])
+        rows = memory._rows(tiles, positions, True)
+        parts = (text.q[positions], text.k[positions], text.v[positions])
+        with mode:
+            TorchAttention()(*parts, rows, 0.25)
+        seen.append(mode.names)
+        for word in ("_local_scalar_dense", "nonzero", "masked_select"):
+            assert not any(word in name for name in mode.names)
+    assert all(names == seen[0] for names in seen)
