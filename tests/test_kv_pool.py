@@ -20,7 +20,9 @@ LOOPS, PAGE, WIDTH = 4, 4, 3
 class NoHostReads(TorchDispatchMode):
     """Raises on host reads and data-dependent shapes, and counts operators."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = str(func)

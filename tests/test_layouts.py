@@ -51,7 +51,7 @@ def test_own_tables_pass(layout: LastExited | Shared | LastStep, loops: int) -> 
 
 def _with_rule(phase: str, **changes: object) -> LayoutTables:
     tables = LastExited().tables(3)
-    rule: PlaneRule = replace(getattr(tables, phase), **changes)  # type: ignore[arg-type]
+    rule: PlaneRule = replace(getattr(tables, phase), **changes)
     return replace(tables, **{phase: rule})  # type: ignore[arg-type]
 
 

@@ -1,0 +1,229 @@
+"""Host side of the KV pool: which page holds what. Numpy only, vectorised over slots.
+
+A request holds page columns: column c covers positions c * page_size onwards, with one page for
+each page-table row that the request's phase uses (its planes while the prompt runs, the kept ones
+afterwards, boundary tracks always). So the pages of a slot are exactly rows(kind) x columns,
+where the kind is (phase, loops), and no table is ever searched.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlt_core.contract.errors import CapacityError
+from rlt_core.kv.accounting import page_rows
+from rlt_core.kv.plan import SENTINEL_PAGE, KVPlan
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+B8 = NDArray[np.bool_]
+
+_NONE: I64 = np.zeros(0, np.int64)
+_DECODE, _DROPPED = 1, 2  # a kind is phase * max_depth + loops - 1; the prompt is phase 0
+
+
+class HostPages:
+    """Page tables, free pages and limits of all slots; slots and positions are int64 arrays [N].
+
+    table int32 [num_slots, table_rows, pages_per_row], 0 where there is no page. columns int64
+    [num_slots]. page_limit int32 [num_slots]: the positions that have pages. With `shuffle_seed`
+    free pages come in random order, so that reuse is adversarial; else the last freed come first.
+    """
+
+    def __init__(
+        self,
+        plan: KVPlan,
+        num_slots: int,
+        pages_per_row: int,
+        num_pages: int,
+        shuffle_seed: int | None = None,
+    ) -> None:
+        self.plan, self.num_pages, self.pages_per_row = plan, num_pages, pages_per_row
+        self.table: I32 = np.zeros((num_slots, plan.table_rows, pages_per_row), np.int32)
+        self.page_limit: I32 = np.zeros(num_slots, np.int32)
+        self.columns: I64 = np.zeros(num_slots, np.int64)
+        self._flat_table = self.table.reshape(-1)
+        self._kind: I64 = np.zeros(num_slots, np.int64)
+        self._shift = plan.page_size.bit_length() - 1  # page sizes are powers of two
+        self._last_offset = plan.page_size - 1
+        self._base: I64 = np.arange(num_slots) * (plan.table_rows * pages_per_row)
+        self._rows, self._has_row = _padded(_kinds(plan), pages_per_row)
+        self._num_rows: I64 = self._has_row.sum(1)
+        self._rng = None if shuffle_seed is None else np.random.default_rng(shuffle_seed)
+        # A stack: entries below num_free are free, the next one given is the topmost.
+        self._stack: I32 = np.arange(num_pages, 0, -1, dtype=np.int32) - 1
+        self.num_free = num_pages - 1
+        if self._rng is not None:
+            self._rng.shuffle(self._stack[: self.num_free])
+        self._changed: list[I64] = []
+        self._freed: list[I32] = []
+
+    @property
+    def num_usable(self) -> int:
+        """Pages that can be given: all but the sentinel."""
+        return self.num_pages - 1
+
+    def columns_needed(self, positions: I64) -> I64:
+        """Page columns that cover `positions` positions, elementwise."""
+        columns: I64 = (positions + self._last_offset) >> self._shift
+        return columns
+
+    def pages_needed(self, slots: I64, to_positions: I64) -> I64:
+        """Pages that each slot lacks to hold `to_positions` positions."""
+        lacking = self.columns_needed(to_positions) - self.columns[slots]
+        pages: I64 = np.maximum(lacking, 0) * self._num_rows[self._kind[slots]]
+        return pages
+
+    def can_grow(self, slots: I64, to_positions: I64) -> bool:
+        """Whether all of these slots can be grown together."""
+        if not np.count_nonzero(to_positions > self.page_limit[slots]):
+            return True
+        return int(np.add.reduce(self.pages_needed(slots, to_positions))) <= self.num_free
+
+    def admit(self, slots: I64, loops: I64) -> None:
+        """Slots (distinct, without pages) begin the prompt of requests of `loops` loops."""
+        assert not np.count_nonzero(self.columns[slots]), f"slots {slots} still hold pages"
+        self._kind[slots] = loops - 1
+
+    def grow(self, slots: I64, to_positions: I64) -> None:
+        """Give distinct slots pages for `to_positions` positions; those that have them keep
+        theirs. All or nothing: raises CapacityError when the free pages do not suffice."""
+        if not self.try_grow(slots, to_positions):
+            wanted = int(self.pages_needed(slots, to_positions).sum())
+            raise CapacityError(f"{wanted:,} KV pages asked for; {self.num_free:,} are free")
+
+    def try_grow(self, slots: I64, to_positions: I64) -> bool:
+        """`grow` that answers False, and changes nothing, when the free pages do not suffice."""
+        short = (to_positions > self.page_limit[slots]).nonzero()[0]
+        if not len(short):
+            return True
+        slots = slots[short]
+        start, stop = self.columns[slots], self.columns_needed(to_positions[short])
+        self._check_width(int(np.maximum.reduce(stop)))
+        flat = self._entries(slots, start, stop, self._kind[slots])
+        if len(flat) > self.num_free:
+            return False
+        self._flat_table[flat] = self._pop(len(flat))
+        self._set_columns(slots, stop)
+        self._changed.append(flat)
+        return True
+
+    def drop_planes(self, slots: I64) -> None:
+        """The prompts of these slots are done: free the planes that decoding does not use.
+        Nothing happens to slots that were told before."""
+        depth = self.plan.max_depth
+        slots = slots[self._kind[slots] < _DECODE * depth]
+        loops = self._kind[slots]
+        start = np.zeros(len(slots), np.int64)
+        flat = self._entries(slots, start, self.columns[slots], _DROPPED * depth + loops)
+        self._kind[slots] = _DECODE * depth + loops
+        if len(flat):
+            self._clear(flat)
+
+    def free(self, slots: I64) -> None:
+        """Take all pages of these slots (distinct); their requests ended or were preempted."""
+        start = np.zeros(len(slots), np.int64)
+        flat = self._entries(slots, start, self.columns[slots], self._kind[slots])
+        self._set_columns(slots, start)
+        if len(flat):
+            self._clear(flat)
+
+    def take_changes(self) -> tuple[I64, I64, I64, I64]:
+        """(slot, table row, index, page) of every entry changed since the last call. An entry
+        changed twice may come twice, both times with its value of now."""
+        if not self._changed:
+            return _NONE, _NONE, _NONE, _NONE
+        flat = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
+        self._changed = []
+        rest, index = np.divmod(flat, self.pages_per_row)
+        slot, row = np.divmod(rest, self.plan.table_rows)
+        return slot, row, index, self._flat_table[flat].astype(np.int64)
+
+    def take_freed(self) -> I64:
+        """Pages freed since the last call, given again or not: int64 [N]."""
+        if not self._freed:
+            return _NONE
+        pages, self._freed = np.concatenate(self._freed), []
+        return pages.astype(np.int64)
+
+    def check(self) -> None:
+        """Raise AssertionError unless every page is in exactly one place and limits agree."""
+        held = self.table[self.table != SENTINEL_PAGE]
+        every = np.sort(np.concatenate((held, self._stack[: self.num_free])))
+        wanted = np.arange(1, self.num_pages)
+        assert np.array_equal(every, wanted), f"pages are lost or double: {every}"
+        limits = self.columns * self.plan.page_size
+        assert np.array_equal(self.page_limit, limits), f"{self.page_limit} is not {limits}"
+        slots = np.arange(len(self.columns))
+        flat = self._entries(slots, np.zeros_like(slots), self.columns, self._kind)
+        rightful = np.zeros(self._flat_table.size, np.bool_)
+        rightful[flat] = True
+        stray = np.flatnonzero(rightful != (self._flat_table != SENTINEL_PAGE))
+        assert not len(stray), f"entries with a page too many or too few: {stray}"
+
+    def _entries(self, slots: I64, start: I64, stop: I64, kind: I64) -> I64:
+        """Flat table indices of the rows of each slot's kind, columns start to stop."""
+        base = (self._base[slots] + start)[:, None] + self._rows.take(kind, 0)
+        has_row, width = self._has_row.take(kind, 0), stop - start
+        if not np.count_nonzero(width != 1):
+            return base[has_row]
+        columns = np.arange(np.maximum.reduce(width, initial=0))
+        wanted = has_row[:, :, None] & (columns < width[:, None])[:, None]
+        return (base[:, :, None] + columns)[wanted]
+
+    def _set_columns(self, slots: I64, columns: I64) -> None:
+        self.columns[slots] = columns
+        self.page_limit[slots] = columns << self._shift
+
+    def _clear(self, flat: I64) -> None:
+        pages = self._flat_table[flat]
+        self._flat_table[flat] = SENTINEL_PAGE
+        self._push(pages)
+        self._changed.append(flat)
+        self._freed.append(pages)
+
+    def _pop(self, count: int) -> I32:
+        top, self.num_free = self.num_free, self.num_free - count
+        return self._stack[self.num_free : top]
+
+    def _push(self, pages: I32) -> None:
+        top, self.num_free = self.num_free, self.num_free + len(pages)
+        if self._rng is None:
+            self._stack[top : self.num_free] = pages
+            return
+        places = self._rng.integers(0, top + 1, len(pages))
+        self._stack[: self.num_free] = np.insert(
+            self._stack[:top], places, self._rng.permutation(pages)
+        )
+
+    def _check_width(self, columns: int) -> None:
+        if columns > self.pages_per_row:
+            size = self.plan.page_size
+            raise CapacityError(
+                f"{columns * size:,} positions asked for one request; its page table has "
+                f"{self.pages_per_row * size:,}"
+            )
+
+
+def _kinds(plan: KVPlan) -> list[tuple[int, ...]]:
+    """Table rows by kind: prompt, decode and dropped ones, each for 1 to max_depth loops."""
+    depths = range(1, plan.max_depth + 1)
+    prompt = [page_rows(plan, loops, "prompt") for loops in depths]
+    decode = [page_rows(plan, loops, "decode") for loops in depths]
+    dropped = [
+        tuple(row for row in before if row not in set(after))
+        for before, after in zip(prompt, decode, strict=True)
+    ]
+    return prompt + decode + dropped
+
+
+def _padded(kinds: list[tuple[int, ...]], pages_per_row: int) -> tuple[I64, B8]:
+    """(offset of each row's entries in a slot's table [kinds, most rows], which are rows)."""
+    longest = max(map(len, kinds))
+    offsets = np.zeros((len(kinds), longest), np.int64)
+    has_row = np.zeros((len(kinds), longest), np.bool_)
+    for kind, rows in enumerate(kinds):
+        offsets[kind, : len(rows)] = rows
+        has_row[kind, : len(rows)] = True
+    return offsets * pages_per_row, has_row
