@@ -1,0 +1,157 @@
+"""The core's own plugin: its layouts, policies, strategies and reference operators.
+
+They go through the same hooks as everybody else's, and are refused by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlt_core.contract.capabilities import Word
+from rlt_core.contract.hookspecs import hookimpl
+from rlt_core.contract.specs import (
+    AttentionSpec,
+    Entry,
+    ExitPolicySpec,
+    KVLayoutSpec,
+    OpSpec,
+    ParamSpec,
+    PromptModeSpec,
+    StrategySpec,
+)
+from rlt_core.plugins.kinds import OPERATORS
+
+_DEVICES = ("cpu", "cuda")
+_DTYPES = ("float32", "bfloat16")
+
+
+@hookimpl
+def rlt_kv_layouts() -> list[KVLayoutSpec]:
+    return [
+        KVLayoutSpec(
+            id="last_exited",
+            summary="one plane per depth; an exit copies its values to the deeper planes",
+            factory="rlt_core.kv.layouts:LastExited",
+            provides=frozenset(
+                {Word.VARIABLE_DEPTH, Word.FULL_DEPTH_KV, Word.DEPTHS_APART, Word.PROMPT_BY_DEPTH}
+            ),
+        ),
+        KVLayoutSpec(
+            id="shared",
+            summary="one plane; every loop overwrites its position, prompts run by position",
+            factory="rlt_core.kv.layouts:Shared",
+            provides=frozenset({Word.VARIABLE_DEPTH}),
+        ),
+        KVLayoutSpec(
+            id="last_step",
+            summary="prompts as in last_exited, then only the last plane; decoding as in shared",
+            factory="rlt_core.kv.layouts:LastStep",
+            provides=frozenset({Word.VARIABLE_DEPTH, Word.PROMPT_BY_DEPTH}),
+        ),
+    ]
+
+
+@hookimpl
+def rlt_exit_policies() -> list[ExitPolicySpec]:
+    return [
+        ExitPolicySpec(
+            id="fixed",
+            summary="every token takes all its loops",
+            factory="rlt_core.exits.fixed:Fixed",
+        ),
+        ExitPolicySpec(
+            id="gate",
+            summary="leaves when the gate's cumulated exit probability reaches a threshold",
+            factory="rlt_core.exits.gate:Gate",
+            params=(
+                ParamSpec(
+                    name="exit_threshold",
+                    kind="float",
+                    summary="cumulated exit probability to leave at; 1 never leaves early",
+                    minimum=0.0,
+                    maximum=1.0,
+                ),
+            ),
+            needs=frozenset({Word.GATE, Word.VARIABLE_DEPTH}),
+        ),
+        ExitPolicySpec(
+            id="trace",
+            summary="replays recorded depths, one per output token",
+            factory="rlt_core.exits.trace:Trace",
+            params=(
+                ParamSpec(
+                    name="trace", kind="depths", summary="the depth of each output", minimum=1
+                ),
+            ),
+            needs=frozenset({Word.VARIABLE_DEPTH}),
+        ),
+    ]
+
+
+@hookimpl
+def rlt_strategies() -> list[StrategySpec]:
+    # Both move rows between slots, and have rows of several depths in one launch.
+    needs = frozenset({Word.ROW_COMPACTION, Word.SPLIT_PLANES})
+    return [
+        StrategySpec(
+            id="refill",
+            summary="a row that leaves is replaced at once (continuous depth batching)",
+            factory="rlt_core.schedule.strategies:Refill",
+            entry=Entry.ON_LEAVE,
+            needs=needs,
+        ),
+        StrategySpec(
+            id="cohort",
+            summary="rows enter together and all leave before the next tokens (the baseline)",
+            factory="rlt_core.schedule.strategies:Cohort",
+            entry=Entry.ALL_LEFT,
+            needs=needs,
+        ),
+    ]
+
+
+@hookimpl
+def rlt_prompt_modes() -> list[PromptModeSpec]:
+    return [
+        PromptModeSpec(
+            id="chunked",
+            summary="a chunk of a prompt runs all depths, mixed with decode rows",
+            factory="rlt_core.schedule.prompts:Chunked",
+        )
+    ]
+
+
+@hookimpl
+def rlt_attention_backends() -> list[AttentionSpec]:
+    return [
+        AttentionSpec(
+            id="torch",
+            summary="reference attention: fixed blocks of 16 rows by 128 keys",
+            factory="rlt_core.runtime.attention_torch:TorchAttention",
+            devices=_DEVICES,
+            dtypes=_DTYPES,
+            provides=frozenset({Word.EXACT, Word.SPLIT_PLANES, Word.STORE_FALSE}),
+        )
+    ]
+
+
+@hookimpl
+def rlt_ops() -> list[OpSpec]:
+    return [
+        OpSpec(
+            id=f"torch.{op}",
+            op=op,
+            factory=f"rlt_core.runtime.ops_torch:{op}",
+            devices=_DEVICES,
+            dtypes=_DTYPES,
+            exact=True,
+        )
+        for op in OPERATORS
+    ]
+
+
+@hookimpl(trylast=True)
+def rlt_choose_op(candidates: Sequence[OpSpec]) -> OpSpec | None:
+    """The highest priority; of equals the first by id, so that the choice is always the same."""
+    ordered = sorted(candidates, key=lambda spec: (-spec.priority, spec.id))
+    return ordered[0] if ordered else None
