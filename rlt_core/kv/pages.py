@@ -136,8 +136,7 @@ class HostPages:
             return _NONE, _NONE, _NONE, _NONE
         flat = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
         self._changed = []
-        rest, index = np.divmod(flat, self.pages_per_row)
-        slot, row = np.divmod(rest, self.plan.table_rows)
+        slot, row, index = np.unravel_index(flat, self.table.shape)
         return slot, row, index, self._flat_table[flat].astype(np.int64)
 
     def take_freed(self) -> I64:
@@ -166,9 +165,11 @@ class HostPages:
         """Flat table indices of the rows of each slot's kind, columns start to stop."""
         base = (self._base[slots] + start)[:, None] + self._rows.take(kind, 0)
         has_row, width = self._has_row.take(kind, 0), stop - start
-        if not np.count_nonzero(width != 1):
-            return base[has_row]
-        columns = np.arange(np.maximum.reduce(width, initial=0))
+        most = int(np.maximum.reduce(width, initial=0))
+        if not np.count_nonzero(width != most):
+            base = base[has_row]
+            return base if most == 1 else (base[:, None] + np.arange(most)).ravel()
+        columns = np.arange(most)
         wanted = has_row[:, :, None] & (columns < width[:, None])[:, None]
         return (base[:, :, None] + columns)[wanted]
 
