@@ -1,0 +1,37 @@
+"""The operators that a plan chose, as one object that models reach through their context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from rlt_core.plugins.loading import load_object
+
+if TYPE_CHECKING:
+    from rlt_core.plugins.plan import Plan
+
+
+class Linear(Protocol):
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSet:
+    """One callable per operator; fits contract.protocols.Operators, which says what each does."""
+
+    embed: Callable[[Tensor, Tensor], Tensor]
+    linear: Linear
+    rms_norm: Callable[[Tensor, Tensor, float], Tensor]
+    add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    norm_add_norm: Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    add_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
+    silu_mul: Callable[[Tensor], Tensor]
+
+
+def build_operators(plan: Plan) -> OperatorSet:
+    """The plan's candidates, loaded. Raises PluginError when one cannot be."""
+    names = [field.name for field in fields(OperatorSet)]
+    return OperatorSet(**{name: load_object(plan.ops[name].factory) for name in names})
