@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from rlt_core.runtime.batch import F32, I64, TickOutput
-from rlt_core.runtime.emit import Emitted
+from rlt_core.runtime.emit import ERROR, Emitted
 
 
 def to_host(tick: int, out: Emitted) -> TickOutput:
@@ -14,7 +14,7 @@ def to_host(tick: int, out: Emitted) -> TickOutput:
     host = TickOutput(
         tick=tick,
         slot=_ints(out.slot),
-        token=_ints(out.sampled.token),
+        token=np.where(_ints(out.finish) == ERROR, -1, _ints(out.sampled.token)),
         depth=_ints(out.depth),
         logprob=_floats(out.sampled.logprob),
         rank=_ints(out.sampled.rank),

@@ -1,4 +1,4 @@
-"""What a model sees of one launch (contract.protocols.LoopContext) and how its rows meet the pool."""
+"""What a model sees of one launch (protocols.LoopContext), and how its rows meet the pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlt_core.contract.protocols import Attention, KVRows, Operators, RopeSpec
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
 from rlt_core.kv.pool import DevicePool
 from rlt_core.runtime.philox import philox4x32
-from rlt_core.runtime.rope import prepare_qk
+from rlt_core.runtime.rope import RopeTables, prepare_qk
 from rlt_core.runtime.tiles import Tiles
 
 
@@ -25,6 +25,7 @@ class Services:
     ops: Operators
     attention: Attention
     pool: DevicePool
+    rope: RopeTables
     kv: KVPlan
     tracks: Mapping[str, TrackPlaces]
 
@@ -102,7 +103,8 @@ class Launch:
         places = self._track(track)
         if not 0 <= layer < places.num_layers:
             raise PluginError(track, f"attend got layer {layer} of {places.num_layers}")
-        q, k = prepare_qk(q, k, self._rows.position, rope=rope, qk_bias=qk_bias, qk_norm=qk_norm)
+        table = None if rope is None else self._services.rope.get(rope)
+        q, k = prepare_qk(q, k, self._rows.position, table=table, qk_bias=qk_bias, qk_norm=qk_norm)
         part, unit = divmod(layer, places.unit_layers)
         write_page, tile_pages = self._pages(places, part)
         rows = KVRows(

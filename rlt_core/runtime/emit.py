@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlt_core.contract.protocols import LoopedModel
+from rlt_core.runtime.residents import Needs
 from rlt_core.runtime.sampling import (
     Sampled,
     SampleRows,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rlt_core.runtime.tick import TickTensors
 
 RUNNING, STOP, LENGTH, ERROR = 0, 1, 2, 3
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,9 +50,7 @@ class Emitter:
 
     def __init__(self, slots: Slots, *, keep_logits: bool) -> None:
         self.slots, self.keep_logits = slots, keep_logits
-        self.full_sampling = False  # set by the executor from what the residents ask
-        self.num_top = 0
-        self.num_score_top = 0
+        self.needs = Needs()  # what the residents ask of sampling, set before each tick
 
     def __call__(
         self,
@@ -88,21 +88,26 @@ class Emitter:
         )
 
     def _sample(self, logits: Tensor, slot: Tensor, position: Tensor) -> Sampled:
-        if not self.full_sampling:
-            return sample_plain(logits, self.num_top)
+        if not self.needs.full:
+            return sample_plain(logits, self.needs.num_top)
         s = self.slots
+        penalties = {name: s.float_params[name][slot] for name in _PENALTIES}
+        filters = self.needs.filters
         rows = SampleRows(
             logits=logits,
             position=position,
             seed=s.seed[slot],
-            **{name: values[slot] for name, values in s.float_params.items()},
-            top_k=s.int_params["top_k"][slot],
+            temperature=s.float_params["temperature"][slot],
+            top_p=s.float_params["top_p"][slot] if filters else None,
+            min_p=s.float_params["min_p"][slot] if filters else None,
+            top_k=s.int_params["top_k"][slot] if filters else None,
+            **penalties,
             token_counts=None if s.counts is None else s.counts[slot],
             in_prompt=None if s.in_prompt is None else s.in_prompt[slot],
             bias_ids=None if s.bias_ids is None else s.bias_ids[slot],
             bias_values=None if s.bias_values is None else s.bias_values[slot],
         )
-        return sample_full(rows, self.num_top)
+        return sample_full(rows, self.needs.num_top)
 
     def _advance(self, slot: Tensor, position: Tensor, sampled: Sampled) -> Tensor:
         """Finish codes [E]; slots that go on become READY at `position` with the new token."""
@@ -131,4 +136,4 @@ class Emitter:
         s.position[slot] = t.position[t.resume] + 1
 
     def _score(self, logits: Tensor, t: TickTensors) -> Sampled:
-        return score_tokens(logits, t.target[t.finish][t.score], self.num_score_top)
+        return score_tokens(logits, t.target[t.finish][t.score], self.needs.num_top)

@@ -20,6 +20,7 @@ from rlt_core.runtime.context import Services
 from rlt_core.runtime.emit import Emitted, Emitter
 from rlt_core.runtime.operators import build_operators
 from rlt_core.runtime.residents import Residents
+from rlt_core.runtime.rope import RopeTables
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick import TickProgram, TickTensors
 from rlt_core.runtime.tiles import make_tiles
@@ -33,9 +34,8 @@ class Executor:
     ) -> None:
         self.config, self.kv = config, kv
         self.device = torch.device(plan.device)
-        self.pool = DevicePool(
-            kv, config.num_pages, self.device, getattr(torch, plan.dtype), debug=config.debug
-        )
+        dtype = getattr(torch, plan.dtype)
+        self.pool = DevicePool(kv, config.num_pages, self.device, dtype, debug=config.debug)
         policy = _make(plan.policy.factory)
         self.slots = _make_slots(plan, config, kv, policy, self.device)
         self.emitter = Emitter(self.slots, keep_logits=config.keep_logits)
@@ -43,6 +43,8 @@ class Executor:
             ops=build_operators(plan),
             attention=_make(plan.attention.factory),
             pool=self.pool,
+            # One position more: a finished slot's row stands one past the end.
+            rope=RopeTables(config.max_len + 1, self.device, dtype),
             kv=kv,
             tracks={track.name: track for track in kv.tracks},
         )
@@ -90,10 +92,7 @@ class Executor:
             at = (tick.table_slot, tick.table_row, tick.table_index)
             s.tables[tuple(self._tensor(x) for x in at)] = self._tensor(tick.table_page).int()
         s.page_limit[:-1] = self._tensor(tick.page_limit)
-        self._residents.update(tick)
-        self.emitter.full_sampling = self._residents.full_sampling
-        self.emitter.num_top = self._residents.num_top
-        self.emitter.num_score_top = self._residents.num_top
+        self.emitter.needs = self._residents.update(tick)
 
     def _tensors(self, tick: TickInput) -> TickTensors:
         prompt = tick.prompt

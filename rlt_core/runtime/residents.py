@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from rlt_core.runtime.batch import SlotParams, TickInput
+from rlt_core.runtime.batch import B8, SlotParams, TickInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """full: some resident draws, penalises or biases; filters: some resident uses top-k, top-p
+    or min-p (they sort the vocabulary); num_top: the most alternatives any resident asks for."""
+
+    full: bool = False
+    filters: bool = False
+    num_top: int = 0
 
 
 class Residents:
-    """Per slot: whether it needs the full sampling program, and how many alternatives."""
+    """Per slot: what its request needs of the sampling program."""
 
     def __init__(self, num_slots: int) -> None:
-        self._needs_full = np.zeros(num_slots, bool)
+        self._full = np.zeros(num_slots, bool)
+        self._filters = np.zeros(num_slots, bool)
         self._num_top = np.zeros(num_slots, np.int64)
 
-    def update(self, tick: TickInput) -> None:
-        """Follow the slots that this tick clears and fills."""
-        self._needs_full[tick.cleared] = False
-        self._num_top[tick.cleared] = 0
+    def update(self, tick: TickInput) -> Needs:
+        """Follow the slots that this tick clears and fills; what they need together."""
+        for array in (self._full, self._filters, self._num_top):
+            array[tick.cleared] = 0
         if tick.admitted is not None:
             new = tick.admitted
-            self._needs_full[new.slot] = _needs_full(new)
+            self._full[new.slot] = _draws_or_changes(new)
+            self._filters[new.slot] = (new.top_k > 0) | (new.top_p < 1) | (new.min_p > 0)
             self._num_top[new.slot] = np.maximum(new.num_logprobs, 0)
-
-    @property
-    def full_sampling(self) -> bool:
-        """Whether any resident draws, filters, penalises or biases."""
-        return bool(self._needs_full.any())
-
-    @property
-    def num_top(self) -> int:
-        """The most alternatives any resident asks for."""
-        return int(self._num_top.max(initial=0))
+        return Needs(
+            full=bool(self._full.any()),
+            filters=bool(self._filters.any()),
+            num_top=int(self._num_top.max(initial=0)),
+        )
 
 
-def _needs_full(new: SlotParams) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _draws_or_changes(new: SlotParams) -> B8:
     needs = (new.temperature > 0) | new.uses_penalties
     if new.bias_ids is not None:
         needs = needs | (new.bias_ids >= 0).any(1)
