@@ -1,1 +1,29 @@
+"""The command line. `main` is the one place where an error becomes a message and an exit code."""
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `rlt` with `argv` (default: the process's own) and return the exit code.
+
+    An RltError is printed on stderr, without a traceback, and gives its exit code (2). Anything
+    else that escapes is a fault of rlt and keeps its traceback.
+    """
+    from rlt_core.contract.errors import RltError
+
+    try:
+        from rlt_core.cli.app import run_app
+
+        return run_app(sys.argv[1:] if argv is None else list(argv))
+    except RltError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED

@@ -27,8 +27,8 @@ def plan_rows(plan: Plan, registry: Registry) -> Iterator[tuple[str, str, str]]:
     yield "loops", str(plan.shape.loops), f"up to depth {plan.max_depth} in this engine"
     exact = "exact" if plan.choice.exact else "not exact"
     yield "computed on", f"{plan.device}, {plan.dtype}", exact
-    for op, spec in plan.ops.items():
-        yield "operator", f"{op}: {spec.id}", str(registry.source(spec))
+    for op, candidate in plan.ops.items():
+        yield "operator", f"{op}: {candidate.id}", str(registry.source(candidate))
     for track in plan.shape.tracks:
         planes = "a plane per depth" if track.per_depth else "one plane"
         size = f"{track.num_layers} layers, {track.num_kv_heads} KV heads of {track.head_dim}"

@@ -1,0 +1,127 @@
+"""The options that several commands share, so that they are spelt and explained once.
+
+The names after the dashes are those of `api.engine_options.stage_config` and `plugins.plan.Choice`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Annotated, Literal
+
+import typer
+
+from rlt_core.contract.errors import OptionError
+from rlt_core.plugins.plan import Choice, ExitMode
+
+
+class OnOff(str, Enum):
+    """A switch that is written out: `--exact off`."""
+
+    ON = "on"
+    OFF = "off"
+
+
+Model = Annotated[
+    str | None,
+    typer.Argument(help="A checkpoint folder or a model's id; default: the demo model."),
+]
+Layout = Annotated[
+    str | None, typer.Option("--kv-layout", help="Which planes of KV a loop writes and reads.")
+]
+Policy = Annotated[
+    str | None,
+    typer.Option("--exit-policy", help="When a token leaves; default: the checkpoint's own."),
+]
+Mode = Annotated[
+    Literal["skip", "full"],
+    typer.Option(
+        "--exit-mode",
+        help="skip: a token's loops end at its exit. full: it is read there and goes on.",
+    ),
+]
+Strategy = Annotated[
+    str | None, typer.Option("--strategy", help="How decode rows enter and leave.")
+]
+Prompts = Annotated[
+    str | None, typer.Option("--prompts", help="In which order the cells of prompts run.")
+]
+Attention = Annotated[str | None, typer.Option("--attention", help="The attention backend.")]
+Ops = Annotated[
+    list[str] | None,
+    typer.Option("--op", metavar="OP=CANDIDATE", help="Take this candidate for an operator."),
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", help="float32 or bfloat16; default: the checkpoint's own."),
+]
+Exact = Annotated[
+    OnOff, typer.Option("--exact", help="off: faster operators whose bits depend on the batch.")
+]
+Graphs = Annotated[
+    bool, typer.Option("--graphs/--no-graphs", help="Capture the tick into CUDA graphs.")
+]
+PageSize = Annotated[
+    int, typer.Option("--page-size", help="Positions of a page of KV; a power of 2 up to 128.")
+]
+MaxDepth = Annotated[
+    int | None,
+    typer.Option("--max-depth", help="The most loops of a request; default: the model's own."),
+]
+IgnoreConfig = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore-config", metavar="KEY", help="Accept this field of config.json as it is."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def parse_ops(given: Sequence[str] | None) -> dict[str, str]:
+    """["linear=torch.linear"] as a dict. Raises OptionError."""
+    pairs = {}
+    for text in given or ():
+        op, equals, candidate = text.partition("=")
+        if not (op and equals and candidate):
+            raise OptionError("--op", text, "is not of the form OP=CANDIDATE", "Fix: rlt plugins")
+        pairs[op] = candidate
+    return pairs
+
+
+def choice_of(
+    *,
+    model: str | None = None,
+    kv_layout: str | None = None,
+    exit_policy: str | None = None,
+    exit_mode: ExitMode = "skip",
+    strategy: str | None = None,
+    prompts: str | None = None,
+    attention: str | None = None,
+    ops: Sequence[str] | None = None,
+    device: str = "cpu",
+    dtype: str | None = None,
+    exact: OnOff = OnOff.ON,
+    graphs: bool = False,
+    page_size: int = 16,
+    max_depth: int | None = None,
+    ignore_config: Sequence[str] | None = None,
+) -> Choice:
+    """The choice that the shared options make. Raises OptionError."""
+    return Choice(
+        model_path=model,
+        kv_layout=kv_layout,
+        exit_policy=exit_policy,
+        exit_mode=exit_mode,
+        strategy=strategy,
+        prompts=prompts,
+        attention=attention,
+        ops=parse_ops(ops),
+        device=device,
+        dtype=dtype,
+        exact=exact is OnOff.ON,
+        graphs=graphs,
+        page_size=page_size,
+        max_depth=max_depth,
+        ignore_config=frozenset(ignore_config or ()),
+    )
