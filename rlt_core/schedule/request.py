@@ -23,6 +23,7 @@ class EngineRequest:
     loops, min_loops, max_loops are resolved (no None). exit_params: scalar policy parameters,
     resolved. trace: depths by output index, or None. top_k 0 is off; temperature 0 is greedy.
     prompt_logprobs: None, or the number of alternatives wanted for every prompt token.
+    priority: the smaller goes first, then the earlier arrival (as in vLLM).
     """
 
     request_id: int
@@ -87,7 +88,12 @@ class Events:
 
 @dataclass(slots=True)
 class TickCounts:
-    """What a run contained; the equality matrix prints it."""
+    """What a run contained; the equality matrix prints it.
+
+    decode_rows: outputs that decode rows gave; early_rows: decode rows whose depth was decided
+    below D. max_wait_ticks: the most ticks between two advances (a cell, an output) of a request
+    with a slot; max_queue_ticks: the most ticks that one waited for a slot, or got it back after.
+    """
 
     ticks: int = 0
     mixed_depths: int = 0
@@ -102,3 +108,5 @@ class TickCounts:
     aborts_prompt: int = 0
     aborts_decode: int = 0
     aborts_preempted: int = 0
+    max_wait_ticks: int = 0
+    max_queue_ticks: int = 0

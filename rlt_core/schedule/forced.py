@@ -1,0 +1,107 @@
+"""The rows of a request whose tokens are known: its prompt, its replay, the text to score.
+
+A preempted request is replayed: prompt positions by the prompt's rule, then its generated tokens
+but the last, each leaving at the depth it left at before; the last one enters the slot as known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlt_core.contract.layouts import LayoutTables
+from rlt_core.runtime.batch import I32, I64
+from rlt_core.schedule.request import EngineRequest
+
+
+@dataclass(slots=True, kw_only=True)
+class Forced:
+    """Forced rows of one request, F of them, at positions 0 .. F - 1.
+
+    tokens, exit_at, target: int64 [F] as in PromptRows. border: the first position of the decode
+    rule. emits: the last row gives the first output; known_next: the token that enters the slot
+    after it, -1 when it is not known. by_position, serial: rows below and from the border go one
+    at a time. drops: planes are given back at the border.
+    """
+
+    tokens: I64
+    exit_at: I64
+    target: I64
+    border: int
+    loops: int
+    full: bool
+    emits: bool
+    known_next: int
+    by_position: bool
+    serial: bool
+    drops: bool
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def segment_end(self, start: int) -> int:
+        """Where the cells that may share a chunk with row `start` end."""
+        if start < self.border and (self.drops or self.serial != self.by_position):
+            return min(self.border, len(self))
+        return len(self)
+
+    def one_by_one(self, start: int) -> bool:
+        """Whether the cell at `start` has one row."""
+        return self.by_position if start < self.border else self.serial
+
+    def num_loops(self, start: int, end: int) -> int:
+        """Ticks that a cell of these rows runs: until its deepest row has left."""
+        if self.full:
+            return self.loops
+        exits = self.exit_at[start:end]
+        return self.loops if not exits.all() else int(exits.max())
+
+
+def forced_rows(
+    request: EngineRequest,
+    tables: LayoutTables,
+    *,
+    full: bool,
+    tokens: I32,
+    depths: I32,
+    num_scored: int,
+) -> Forced:
+    """The forced rows of a request that has given outputs `tokens` read at `depths` [n]."""
+    score = request.kind == "score"
+    border = request.prompt_len if score else len(request.prompt)
+    known = _known_tokens(request, tokens)
+    exit_at = np.full(len(known), request.loops, np.int64)
+    exit_at[border:] = 0 if score else depths[1:]
+    if full and 0 < border <= len(known):
+        # In mode full the last prompt position's read-out is decided, once, by the policy.
+        exit_at[border - 1] = depths[0] if len(depths) else 0
+    return Forced(
+        tokens=known,
+        exit_at=exit_at,
+        target=_targets(request, len(known), num_scored),
+        border=border,
+        loops=request.loops,
+        full=full,
+        emits=not score and len(tokens) == 0,
+        known_next=int(tokens[-1]) if len(tokens) else -1,
+        by_position=tables.prompt_order == "position",
+        serial=tables.replay_is_serial,
+        drops=len(tables.kept) < tables.num_planes,
+    )
+
+
+def _known_tokens(request: EngineRequest, tokens: I32) -> I64:
+    prompt = request.prompt
+    if request.kind == "score":
+        # The last token predicts nothing that is known.
+        return prompt[: max(len(prompt) - 1, 1)]
+    return np.concatenate((prompt, tokens[:-1])) if len(tokens) > 1 else prompt
+
+
+def _targets(request: EngineRequest, length: int, num_scored: int) -> I64:
+    target = np.full(length, -1, np.int64)
+    if request.kind == "score" or request.prompt_logprobs is not None:
+        following = request.prompt[num_scored + 1 : length + 1]
+        target[num_scored : num_scored + len(following)] = following
+    return target

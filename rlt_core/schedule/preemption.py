@@ -1,0 +1,56 @@
+"""Pages for rows that go on: reserve ahead, and say who is starved when the pool is full."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlt_core.kv.pages import HostPages
+from rlt_core.runtime.batch import I64
+from rlt_core.schedule.slot_table import SlotTable
+
+
+class PageReserve:
+    """Gives residents the pages that they need for the next tick, the first in rank first."""
+
+    def __init__(self, table: SlotTable, pages: HostPages) -> None:
+        self._table, self._pages = table, pages
+
+    def secure(self, num_in_flight: int) -> I64:
+        """Reserve for a tick behind `num_in_flight` others; the slots that cannot go on.
+
+        A row advances at most one position a tick, so at the new tick it stands at most at
+        position + num_in_flight. When the pages do not suffice for that, only what is needed at
+        the known position is given. The starved come back first in rank first.
+        """
+        table, pages = self._table, self._pages
+        ahead = np.minimum(table.position + (num_in_flight + 1), table.need)
+        goal = np.where(table.decodes, ahead, table.wanted)
+        short = (goal > pages.page_limit).nonzero()[0]
+        if not len(short):
+            return short
+        goal = goal[short]
+        if pages.can_grow(short, goal):
+            pages.grow(short, goal)
+            return short[:0]
+        return self._secure_now()
+
+    def headroom(self) -> int:
+        """Pages that let every resident which may grow do so once: admission leaves them."""
+        table = self._table
+        grows = (table.need > self._pages.page_limit) & (table.owner >= 0)
+        return int(table.page_rows @ grows)
+
+    def victim(self) -> int:
+        """The slot to give up first: last in priority, then the latest arrival."""
+        return int(self._table.ranked(self._table.residents())[-1])
+
+    def _secure_now(self) -> I64:
+        table, pages = self._table, self._pages
+        now = np.minimum(table.position + 1, table.need)
+        goal = np.where(table.decodes, now, table.wanted)
+        short = table.ranked((goal > pages.page_limit).nonzero()[0])
+        # No later slot takes pages while an earlier one lacks them.
+        costs = pages.pages_needed(short, goal[short]).cumsum()
+        num = int(np.searchsorted(costs, pages.num_free, side="right"))
+        pages.grow(short[:num], goal[short[:num]])
+        return short[num:]

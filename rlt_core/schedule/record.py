@@ -1,0 +1,65 @@
+"""One live request on the host: where it stands and what must survive a preemption."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from rlt_core.runtime.batch import I32
+from rlt_core.schedule.forced import Forced
+from rlt_core.schedule.request import EngineRequest
+
+
+class State(IntEnum):
+    """Where a request stands. GONE: finished, failed or aborted; nothing more comes of it."""
+
+    WAITING = 0
+    PROMPT = 1
+    DECODE = 2
+    PREEMPTED = 3
+    GONE = 4
+
+
+def _none() -> I32:
+    return np.zeros(0, np.int32)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Record:
+    """A request and its state.
+
+    serial: arrival number, never used again. max_position: positions it may fill, the last
+    output's included. need: positions whose KV it may ever hold. pages_prompt, pages_kept: pages
+    that one page of positions takes before and after the prompt. tokens, depths: the outputs, up
+    to date only while the request has no slot (the slot's arrays hold them otherwise).
+    num_scored: prompt positions whose logprob was given. not_before: the tick whose results must
+    be in before it may get a slot again. moved: the tick of its last advance.
+    """
+
+    request: EngineRequest
+    serial: int
+    max_position: int
+    need: int
+    pages_prompt: int
+    pages_kept: int
+    state: State = State.WAITING
+    slot: int = -1
+    tokens: I32 = field(default_factory=_none)
+    depths: I32 = field(default_factory=_none)
+    num_scored: int = 0
+    not_before: int = -1
+    moved: int = 0
+    forced: Forced | None = None
+    next_start: int = 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Who goes first: the smaller priority number, then the earlier arrival."""
+        return (self.request.priority, self.serial)
+
+    @property
+    def resident(self) -> bool:
+        """Whether it holds a slot and pages."""
+        return self.state in (State.PROMPT, State.DECODE)

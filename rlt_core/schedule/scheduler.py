@@ -1,0 +1,246 @@
+"""Selects the work of each tick and applies its results one tick late.
+
+The journey of a request here: `add` checks and queues it (admission); `next_tick` gives it a slot
+and pages (residency), runs its prompt in cells (prompt_cells), then lists its slot in every tick;
+`apply` hands out what came of a tick (events) and ends requests. A pool that is full takes slots
+back (preemption). No step here looks at decode rows one by one, or knows their depth.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import cast
+
+import numpy as np
+
+from rlt_core.contract.protocols import (
+    PromptMode,
+    PromptView,
+    Strategy,
+    StrategyPlan,
+    StrategyView,
+)
+from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
+from rlt_core.plugins.loading import load_object
+from rlt_core.plugins.plan import Plan
+from rlt_core.runtime.batch import I64, EngineConfig, PromptRows, TickInput, TickOutput
+from rlt_core.schedule.events import Collector, Flight
+from rlt_core.schedule.record import Record
+from rlt_core.schedule.request import EngineRequest, Events, TickCounts
+from rlt_core.schedule.residency import Residency
+from rlt_core.schedule.slot_params import ParamBuilder
+
+_NO_SLOTS = np.zeros(0, np.int64)
+
+
+class Scheduler:
+    """The host half of one stage: requests in, ticks out; results in, events out."""
+
+    def __init__(self, plan: Plan, config: EngineConfig, kv: KVPlan) -> None:
+        self._config = config
+        self._strategy = cast(Strategy, load_object(plan.strategy.factory)())
+        self._prompt_mode = cast(PromptMode, load_object(plan.prompts.factory)())
+        self._residency = Residency(plan, config, kv)
+        self._collector = Collector(self._residency)
+        self._params = ParamBuilder(plan.policy.params, config.max_len)
+        self._flights: deque[Flight] = deque()
+        self._tick = 0
+        # A chunk must fit the places, or it would wait for ever.
+        self._chunk_size = min(config.chunk_size, config.num_places)
+
+    @property
+    def counts(self) -> TickCounts:
+        """What the run contained so far."""
+        return self._residency.counts
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is live, a tick in flight or an ending untold."""
+        return bool(self._residency.records or self._flights or self._collector.has_endings)
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request. Raises RequestError when it can never run; the others go on."""
+        self._residency.add(request, self._tick)
+
+    def abort(self, request_id: int) -> None:
+        """End a request now, in whatever state; unknown and finished ones are ignored.
+
+        Its last event has finish ABORT; outputs of ticks in flight are dropped.
+        """
+        record = self._residency.records.get(request_id)
+        if record is not None:
+            self._collector.abort(record)
+
+    def next_tick(self) -> TickInput | None:
+        """The next tick to submit; None when nothing can run before a result is applied."""
+        if len(self._flights) >= self._config.ticks_in_flight:
+            return None
+        starved = self._secure_pages()
+        plan = self._strategy.plan(self._view())
+        if not starved:
+            self._admit(plan.num_admissions)
+        self._start_cells(plan.prompt_rows)
+        return self._build(plan)
+
+    def apply(self, out: TickOutput) -> Events:
+        """Apply the results of the oldest tick in flight; what its clients are to be told."""
+        flight = self._flights.popleft()
+        assert flight.tick == out.tick, (flight.tick, out.tick)
+        return self._collector.apply(out, flight)
+
+    def flush(self) -> Events:
+        """What is to be told while nothing runs: aborts of waiting requests."""
+        return self._collector.flush(self._tick)
+
+    def _secure_pages(self) -> bool:
+        """Pages for rows that go on, taken from the last in rank if need be; True when some
+        row must park: the last in rank itself."""
+        residency, reserve = self._residency, self._residency.reserve
+        while len(starved := reserve.secure(len(self._flights))):
+            victim = reserve.victim()
+            if victim == starved[0]:
+                return True
+            residency.preempt(victim, not_before=self._tick - 1)
+        return False
+
+    def _admit(self, most: int) -> None:
+        residency = self._residency
+        oldest_in_flight = self._flights[0].tick if self._flights else self._tick
+        for _ in range(min(most, residency.table.num_free)):
+            record = residency.waiting.head()
+            # A preempted request's last outputs may still be in flight.
+            if record is None or record.not_before >= oldest_in_flight:
+                return
+            if not residency.fits(record):
+                return
+            residency.waiting.pop()
+            residency.place(record, self._tick)
+
+    def _start_cells(self, budget: int) -> None:
+        """Begin cells for prompts that have none: first in priority, then longest unserved."""
+        residency, cells = self._residency, self._residency.cells
+        if not residency.prompts:
+            return
+        moved, waiting = residency.table.moved, []
+        order = sorted(
+            residency.prompts, key=lambda r: (r.request.priority, moved[r.slot], r.serial)
+        )
+        free = min(cells.num_free, budget - cells.num_rows)
+        for record in order:
+            length = self._cell_len(record, free)
+            if not length:
+                waiting.append(record)
+                # Nobody takes the places that an earlier one waits for.
+                free = 0
+            elif length > 0:
+                cells.start(record, record.next_start, record.next_start + length, self._tick)
+                free -= length
+            else:
+                waiting.append(record)
+        residency.prompts = waiting
+
+    def _cell_len(self, record: Record, free: int) -> int:
+        """Rows of its next cell; 0 when places are lacking, -1 when pages are."""
+        forced = record.forced
+        assert forced is not None, record
+        if free <= 0:
+            return 0
+        start = record.next_start
+        view = PromptView(
+            length=forced.segment_end(start),
+            next_start=start,
+            running_len=0,
+            running_depth=0,
+            loops=forced.loops,
+            by_position=forced.one_by_one(start),
+        )
+        length = self._prompt_mode.chunk_len(view, free, self._chunk_size)
+        has_pages = start + length <= self._residency.pages.page_limit[record.slot]
+        return length if has_pages else -1
+
+    def _build(self, plan: StrategyPlan) -> TickInput | None:
+        residency, table = self._residency, self._residency.table
+        decode = self._decode_slots(plan.decode_rows)
+        if not len(decode) and not len(residency.cells):
+            return None
+        rows = residency.cells.rows(self._tick)
+        num_chunks = self._num_chunks(decode, rows)
+        flight = Flight(tick=self._tick, owner=table.owner.copy())
+        page_limit = residency.pages.page_limit.copy()
+        # Before the planes of prompts that end here are dropped: this tick still reads them.
+        changes, freed = residency.pages.take_changes(), residency.pages.take_freed()
+        admitted = self._params.build(residency.admitted) if residency.admitted else None
+        tick = TickInput(
+            tick=self._tick,
+            decode_slots=decode,
+            page_limit=page_limit,
+            admitted=admitted,
+            cleared=np.array(residency.cleared, np.int64),
+            table_slot=changes[0],
+            table_row=changes[1],
+            table_index=changes[2],
+            table_page=changes[3],
+            freed_pages=freed,
+            prompt=rows,
+            num_chunks=num_chunks,
+        )
+        residency.cleared, residency.admitted = [], []
+        self._count(decode, rows)
+        self._end_cells(rows, flight)
+        self._flights.append(flight)
+        self._tick += 1
+        return tick
+
+    def _end_cells(self, rows: PromptRows, flight: Flight) -> None:
+        """Follow the cells of this tick: advances, ends, and what will come back of them."""
+        residency, tick = self._residency, self._tick
+        if not len(rows):
+            return
+        waited = residency.table.touch(rows.slot[rows.cell_start[:-1]], tick)
+        residency.counts.max_wait_ticks = max(residency.counts.max_wait_ticks, waited)
+        ended = residency.cells.finish(tick)
+        if not ended:
+            return
+        flight.num_firsts = int(np.count_nonzero(rows.emit & rows.last))
+        scored = (rows.last & (rows.target >= 0)).nonzero()[0]
+        flight.score_slot, flight.score_position = rows.slot[scored], rows.position[scored]
+        for cell in ended:
+            if residency.cell_ended(cell) and cell.record.request.kind == "score":
+                flight.scored.append(cell.record)
+
+    def _decode_slots(self, most: int) -> I64:
+        table = self._residency.table
+        slots = table.decode_slots()
+        if len(slots) > most:
+            # Those that advanced longest ago, so that every row gets its turn.
+            oldest = np.argsort(table.moved[slots], kind="stable")[:most]
+            slots = np.sort(slots[oldest])
+        return slots
+
+    def _num_chunks(self, decode: I64, rows: PromptRows) -> int:
+        """Chunks of keys that cover every row: a decode row moves once a tick at most."""
+        table, longest = self._residency.table, 0
+        if len(decode):
+            ahead = table.position[decode] + (len(self._flights) + 1)
+            longest = int(np.minimum(ahead, table.need[decode]).max())
+        if len(rows):
+            longest = max(longest, int(rows.position.max()) + 1)
+        return -(-max(longest, 1) // CHUNK_KEYS)
+
+    def _view(self) -> StrategyView:
+        residency = self._residency
+        num_free = residency.table.num_free
+        num_prompts = len(residency.prompts) + len(residency.cells)
+        return StrategyView(
+            num_slots=self._config.num_slots,
+            num_free_slots=num_free,
+            num_decode_slots=self._config.num_slots - num_free - num_prompts,
+            num_prompt_requests=num_prompts,
+            num_waiting=len(residency.waiting),
+            max_tick_tokens=self._config.num_places,
+        )
+
+    def _count(self, decode: I64, rows: PromptRows) -> None:
+        counts = self._residency.counts
+        counts.ticks += 1
+        counts.prompt_with_decode += bool(len(decode)) and bool(len(rows))

@@ -1,0 +1,41 @@
+"""Requests without a slot, in the order in which they get one."""
+
+from __future__ import annotations
+
+import heapq
+
+from rlt_core.schedule.record import Record, State
+
+
+class WaitingQueue:
+    """By priority, then arrival; a preempted request keeps its arrival, so it goes first.
+
+    The head is never passed by: a large request waits for pages, not for luck.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Record]] = []
+        self._num = 0
+
+    def __len__(self) -> int:
+        return self._num
+
+    def push(self, record: Record) -> None:
+        heapq.heappush(self._heap, (*record.rank, record))
+        self._num += 1
+
+    def head(self) -> Record | None:
+        """The next request, left in place."""
+        # Those that were withdrawn stay in the heap until they come up.
+        while self._heap and self._heap[0][2].state is State.GONE:
+            heapq.heappop(self._heap)
+        return self._heap[0][2] if self._heap else None
+
+    def pop(self) -> None:
+        """Take the head out."""
+        heapq.heappop(self._heap)
+        self._num -= 1
+
+    def withdraw(self) -> None:
+        """A waiting request's state became GONE."""
+        self._num -= 1
