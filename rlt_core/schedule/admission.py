@@ -75,10 +75,11 @@ class Intake:
         prompt = request.prompt
         if not len(prompt):
             raise RequestError("prompt", "it is empty")
-        low, high = int(prompt.min()), int(prompt.max())
         vocab = self._plan.shape.vocab_size
-        if low < 0 or high >= vocab:
-            bad = low if low < 0 else high
+        # As unsigned numbers negative ones are the largest: one pass finds either.
+        worst = int(np.maximum.reduce(prompt.view(np.uint64)))
+        if worst >= vocab:
+            bad = worst - (1 << 64) if worst >> 63 else worst
             raise RequestError("prompt", f"token id {bad} is not within 0 to {vocab - 1}")
         # A generating request has at least one output.
         length = len(prompt) + (request.kind == "generate")

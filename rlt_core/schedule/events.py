@@ -53,30 +53,29 @@ class Collector:
         """The events of one tick."""
         table = self._residency.table
         index = (out.slot >= 0).nonzero()[0]
-        slot = out.slot[index]
-        owner, request_id = flight.owner[slot], table.request_id[slot]
-        mine = table.owner[slot] == owner
-        if mine.all():
-            self._advance(out, index)
-        else:
-            self._advance(out, index[mine])
-            kept = self._strays(out, index, owner, mine, request_id)
-            index, request_id = index[kept], request_id[kept]
-        events = _events(out, index, request_id)
-        self._score(out, flight, events)
+        slot = out.slot.take(index)
+        owner, request_id = flight.owner.take(slot), table.request_id.take(slot)
+        mine = table.owner.take(slot) == owner
         self._count(out, len(slot) - flight.num_firsts)
+        if mine.all():
+            events = _events(out, index, request_id)
+            self._advance(slot, events.token, events.depth, events.finish, out.tick)
+        else:
+            own = index[mine]
+            self._advance(slot[mine], out.token[own], out.depth[own], out.finish[own], out.tick)
+            kept = self._strays(out, index, owner, mine, request_id)
+            events = _events(out, index[kept], request_id[kept])
+        self._score(out, flight, events)
         return self._with_endings(events)
 
     def flush(self, tick: int) -> Events:
         """What is to be told when no tick is in flight."""
         return self._with_endings(empty_events(tick))
 
-    def _advance(self, out: TickOutput, index: I64) -> None:
+    def _advance(self, slot: I64, token: I64, depth: I64, finish: I64, tick: int) -> None:
         """Outputs of requests that are still in their slots."""
         residency = self._residency
-        slot, finish = out.slot[index], out.finish[index]
-        waited = residency.table.put(slot, out.token[index], out.depth[index], out.tick)
-        residency.counts.max_wait_ticks = max(residency.counts.max_wait_ticks, waited)
+        residency.counts.waited(residency.table.put(slot, token, depth, tick))
         ended = finish.nonzero()[0]
         if len(ended):
             residency.end_slots(slot[ended])
@@ -167,23 +166,22 @@ def empty_events(tick: int) -> Events:
 
 
 def _events(out: TickOutput, index: I64, request_id: I64) -> Events:
-    finish = out.finish[index]
+    finish = out.finish.take(index)
     events = Events(
         tick=out.tick,
         request_id=request_id,
-        token=out.token[index],
-        depth=out.depth[index],
-        logprob=out.logprob[index],
-        rank=out.rank[index],
+        token=out.token.take(index),
+        depth=out.depth.take(index),
+        logprob=out.logprob.take(index),
+        rank=out.rank.take(index),
         finish=finish,
     )
     if out.top_ids is not None and out.top_logprobs is not None and out.top_ids.shape[1]:
         events.top_ids, events.top_logprobs = out.top_ids[index], out.top_logprobs[index]
     if out.logits is not None:
         events.logits = out.logits[index]
-    failed = request_id[finish == ERROR].tolist()
-    if failed:
-        events.errors = dict.fromkeys(failed, _NOT_FINITE)
+    if np.maximum.reduce(finish, initial=0) >= ERROR:
+        events.errors = dict.fromkeys(request_id[finish == ERROR].tolist(), _NOT_FINITE)
     return events
 
 

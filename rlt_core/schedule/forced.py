@@ -19,15 +19,16 @@ from rlt_core.schedule.request import EngineRequest
 class Forced:
     """Forced rows of one request, F of them, at positions 0 .. F - 1.
 
-    tokens, exit_at, target: int64 [F] as in PromptRows. border: the first position of the decode
-    rule. emits: the last row gives the first output; known_next: the token that enters the slot
-    after it, -1 when it is not known. by_position, serial: rows below and from the border go one
-    at a time. drops: planes are given back at the border.
+    tokens, exit_at, target: int64 [F] as in PromptRows; exit_at None: all at `loops`; target None:
+    no logprob is wanted. border: the first position of the decode rule. emits: the last row gives
+    the first output; known_next: the token that enters the slot after it, -1 when it is not known.
+    by_position, serial: rows below and from the border go one at a time. drops: planes are given
+    back at the border.
     """
 
     tokens: I64
-    exit_at: I64
-    target: I64
+    exit_at: I64 | None
+    target: I64 | None
     border: int
     loops: int
     full: bool
@@ -52,7 +53,7 @@ class Forced:
 
     def num_loops(self, start: int, end: int) -> int:
         """Ticks that a cell of these rows runs: until its deepest row has left."""
-        if self.full:
+        if self.full or self.exit_at is None:
             return self.loops
         exits = self.exit_at[start:end]
         return self.loops if not exits.all() else int(exits.max())
@@ -71,14 +72,9 @@ def forced_rows(
     score = request.kind == "score"
     border = request.prompt_len if score else len(request.prompt)
     known = _known_tokens(request, tokens)
-    exit_at = np.full(len(known), request.loops, np.int64)
-    exit_at[border:] = 0 if score else depths[1:]
-    if full and 0 < border <= len(known):
-        # In mode full the last prompt position's read-out is decided, once, by the policy.
-        exit_at[border - 1] = depths[0] if len(depths) else 0
     return Forced(
         tokens=known,
-        exit_at=exit_at,
+        exit_at=_exits(request, len(known), border, depths, full),
         target=_targets(request, len(known), num_scored),
         border=border,
         loops=request.loops,
@@ -99,9 +95,21 @@ def _known_tokens(request: EngineRequest, tokens: I32) -> I64:
     return np.concatenate((prompt, tokens[:-1])) if len(tokens) > 1 else prompt
 
 
-def _targets(request: EngineRequest, length: int, num_scored: int) -> I64:
+def _exits(request: EngineRequest, length: int, border: int, depths: I32, full: bool) -> I64 | None:
+    if not full and border >= length:
+        return None
+    exit_at = np.full(length, request.loops, np.int64)
+    exit_at[border:] = 0 if request.kind == "score" else depths[1:]
+    if full and 0 < border <= length:
+        # In mode full the last prompt position's read-out is decided, once, by the policy.
+        exit_at[border - 1] = depths[0] if len(depths) else 0
+    return exit_at
+
+
+def _targets(request: EngineRequest, length: int, num_scored: int) -> I64 | None:
+    if request.kind != "score" and request.prompt_logprobs is None:
+        return None
     target = np.full(length, -1, np.int64)
-    if request.kind == "score" or request.prompt_logprobs is not None:
-        following = request.prompt[num_scored + 1 : length + 1]
-        target[num_scored : num_scored + len(following)] = following
+    following = request.prompt[num_scored + 1 : length + 1]
+    target[num_scored : num_scored + len(following)] = following
     return target

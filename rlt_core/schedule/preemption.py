@@ -38,7 +38,7 @@ class PageReserve:
         """Pages that let every resident which may grow do so once: admission leaves them."""
         table = self._table
         grows = (table.need > self._pages.page_limit) & (table.owner >= 0)
-        return int(table.page_rows @ grows)
+        return int(table.page_rows[grows].sum())
 
     def victim(self) -> int:
         """The slot to give up first: last in priority, then the latest arrival."""

@@ -1,8 +1,4 @@
-"""Prompt and forced cells in progress: each keeps its places from its first loop to its last.
-
-Rows are columns of one int64 matrix, indexed by place, so that a tick's rows are one gather,
-whatever the number of cells.
-"""
+"""Prompt and forced cells in progress: each keeps its places from its first loop to its last."""
 
 from __future__ import annotations
 
@@ -13,19 +9,37 @@ import numpy as np
 from rlt_core.runtime.batch import I64, PromptRows
 from rlt_core.schedule.record import Record
 
-_SLOT, _TOKEN, _POSITION, _EXIT, _RULE, _EMIT, _KNOWN, _TARGET, _FIRST, _LAST = range(10)
-_NOWHERE = np.zeros(0, np.int64)
+(
+    _PLACE,
+    _SLOT,
+    _TOKEN,
+    _POSITION,
+    _EXIT,
+    _RULE,
+    _EMIT,
+    _KNOWN,
+    _TARGET,
+    _FIRST,
+    _LAST,
+    _NUM,
+) = range(12)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Rows start .. end - 1 of a request, in `places`, running in ticks first .. last."""
+    """Rows start .. end - 1 of a request, running until tick `last`; columns int64 [_NUM, rows]."""
 
     record: Record
-    places: I64
+    columns: I64
     start: int
     end: int
     last: int
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether logprobs of known tokens come out of it."""
+        forced = self.record.forced
+        return forced is not None and forced.target is not None
 
 
 class PromptCells:
@@ -34,9 +48,8 @@ class PromptCells:
     def __init__(self, num_places: int) -> None:
         self.num_free = num_places
         self._free = np.arange(num_places, dtype=np.int64)
-        self._rows = np.zeros((10, num_places), np.int64)
         self._cells: list[Cell] = []
-        self._order = _NOWHERE
+        self._columns = np.zeros((_NUM, 0), np.int64)
         self._starts = np.zeros(1, np.int64)
         self._changed = False
 
@@ -52,44 +65,43 @@ class PromptCells:
         """Begin the cell of rows start .. end - 1; its first loop runs in `tick`."""
         forced = record.forced
         assert forced is not None, record
-        left = self.num_free - (end - start)
-        places = self._free[left : self.num_free].copy()
-        self.num_free = left
+        top, self.num_free = self.num_free, self.num_free - (end - start)
         last = tick + forced.num_loops(start, end) - 1
-        rows = self._rows
-        rows[_SLOT, places] = record.slot
-        rows[_TOKEN, places] = forced.tokens[start:end]
+        columns = np.empty((_NUM, end - start), np.int64)
+        columns[_PLACE] = self._free[self.num_free : top]
+        columns[_SLOT] = record.slot
+        columns[_TOKEN] = forced.tokens[start:end]
         position = np.arange(start, end)
-        rows[_POSITION, places] = position
-        rows[_EXIT, places] = forced.exit_at[start:end]
-        rows[_RULE, places] = position >= forced.border
-        rows[_EMIT, places] = 0
-        rows[_KNOWN, places] = -1
-        rows[_TARGET, places] = forced.target[start:end]
-        rows[_FIRST, places] = tick
-        rows[_LAST, places] = last
+        columns[_POSITION] = position
+        columns[_EXIT] = forced.loops if forced.exit_at is None else forced.exit_at[start:end]
+        columns[_RULE] = position >= forced.border
+        columns[_EMIT] = 0
+        columns[_KNOWN] = -1
+        columns[_TARGET] = -1 if forced.target is None else forced.target[start:end]
+        columns[_FIRST] = tick
+        columns[_LAST] = last
         if end == len(forced):
-            rows[_EMIT, places[-1]] = forced.emits
-            rows[_KNOWN, places[-1]] = forced.known_next
-        self._cells.append(Cell(record, places, start, end, last))
+            columns[_EMIT, -1] = forced.emits
+            columns[_KNOWN, -1] = forced.known_next
+        self._cells.append(Cell(record, columns, start, end, last))
         self._changed = True
 
     def rows(self, tick: int) -> PromptRows:
         """The rows of `tick`: every cell in progress, one loop each."""
         self._arrange()
-        rows = self._rows[:, self._order]
+        columns = self._columns
         return PromptRows(
-            place=self._order,
-            slot=rows[_SLOT],
-            token=rows[_TOKEN],
-            position=rows[_POSITION],
-            depth=tick + 1 - rows[_FIRST],
-            exit_at=rows[_EXIT],
-            rule=rows[_RULE],
-            last=rows[_LAST] == tick,
-            emit=rows[_EMIT] != 0,
-            known_next=rows[_KNOWN],
-            target=rows[_TARGET],
+            place=columns[_PLACE],
+            slot=columns[_SLOT],
+            token=columns[_TOKEN],
+            position=columns[_POSITION],
+            depth=(tick + 1) - columns[_FIRST],
+            exit_at=columns[_EXIT],
+            rule=columns[_RULE],
+            last=columns[_LAST] == tick,
+            emit=columns[_EMIT] != 0,
+            known_next=columns[_KNOWN],
+            target=columns[_TARGET],
             cell_start=self._starts,
         )
 
@@ -108,8 +120,8 @@ class PromptCells:
 
     def _remove(self, gone: list[Cell], kept: list[Cell]) -> None:
         for cell in gone:
-            size = len(cell.places)
-            self._free[self.num_free : self.num_free + size] = cell.places
+            size = cell.end - cell.start
+            self._free[self.num_free : self.num_free + size] = cell.columns[_PLACE]
             self.num_free += size
         self._cells, self._changed = kept, True
 
@@ -118,7 +130,10 @@ class PromptCells:
             return
         # New arrays: the rows of ticks in flight keep the old ones.
         cells = self._cells
-        self._order = np.concatenate([cell.places for cell in cells]) if cells else _NOWHERE
-        self._starts = np.zeros(len(cells) + 1, np.int64)
-        np.cumsum([len(cell.places) for cell in cells], out=self._starts[1:])
+        starts = [0]
+        for cell in cells:
+            starts.append(starts[-1] + cell.end - cell.start)
+        self._starts = np.array(starts, np.int64)
+        blocks = [cell.columns for cell in cells]
+        self._columns = np.concatenate(blocks, 1) if cells else np.zeros((_NUM, 0), np.int64)
         self._changed = False

@@ -22,8 +22,11 @@ class State(IntEnum):
     GONE = 4
 
 
+_NONE: I32 = np.zeros(0, np.int32)
+
+
 def _none() -> I32:
-    return np.zeros(0, np.int32)
+    return _NONE
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -110,3 +110,7 @@ class TickCounts:
     aborts_preempted: int = 0
     max_wait_ticks: int = 0
     max_queue_ticks: int = 0
+
+    def waited(self, ticks: int) -> None:
+        """A request advanced after so many ticks."""
+        self.max_wait_ticks = max(self.max_wait_ticks, ticks)

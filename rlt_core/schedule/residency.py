@@ -48,6 +48,7 @@ class Residency:
         self.admitted: list[Record] = []
         self.records: dict[int, Record] = {}
         self.by_serial: dict[int, Record] = {}
+        self._most_headroom = config.num_slots * kv.table_rows
         self._intake = Intake(plan, config, kv)
         self._serial = 0
 
@@ -66,7 +67,8 @@ class Residency:
         """Whether its prompt has pages now, and residents could still grow afterwards."""
         columns = -(-self._cover(record) // self.config.page_size)
         pages = columns * (record.pages_kept if self._kept_only(record) else record.pages_prompt)
-        return pages + self.reserve.headroom() <= self.pages.num_free
+        left = self.pages.num_free - pages
+        return left >= self._most_headroom or left >= self.reserve.headroom()
 
     def place(self, record: Record, tick: int) -> None:
         """Give a waiting request a slot and the pages of its prompt (`fits` was true)."""
@@ -87,7 +89,7 @@ class Residency:
         if self._kept_only(record):
             self._drop_planes(record)
         self.pages.grow(slot, np.array([self._cover(record)]))
-        self.table.touch(slot, tick)
+        self.table.touch(record.slot, tick)
         self.prompts.append(record)
         self.admitted.append(record)
 

@@ -134,6 +134,7 @@ class Scheduler:
                 free = 0
             elif length > 0:
                 cells.start(record, record.next_start, record.next_start + length, self._tick)
+                residency.counts.waited(residency.table.touch(record.slot, self._tick))
                 free -= length
             else:
                 waiting.append(record)
@@ -192,21 +193,21 @@ class Scheduler:
         return tick
 
     def _end_cells(self, rows: PromptRows, flight: Flight) -> None:
-        """Follow the cells of this tick: advances, ends, and what will come back of them."""
+        """Follow the cells that end in this tick: what comes back of them, what is next."""
         residency, tick = self._residency, self._tick
-        if not len(rows):
-            return
-        waited = residency.table.touch(rows.slot[rows.cell_start[:-1]], tick)
-        residency.counts.max_wait_ticks = max(residency.counts.max_wait_ticks, waited)
         ended = residency.cells.finish(tick)
-        if not ended:
-            return
-        flight.num_firsts = int(np.count_nonzero(rows.emit & rows.last))
-        scored = (rows.last & (rows.target >= 0)).nonzero()[0]
-        flight.score_slot, flight.score_position = rows.slot[scored], rows.position[scored]
+        if any(cell.has_targets for cell in ended):
+            scored = (rows.last & (rows.target >= 0)).nonzero()[0]
+            flight.score_slot, flight.score_position = rows.slot[scored], rows.position[scored]
         for cell in ended:
-            if residency.cell_ended(cell) and cell.record.request.kind == "score":
-                flight.scored.append(cell.record)
+            record = cell.record
+            residency.table.touch(record.slot, tick)
+            if not residency.cell_ended(cell):
+                continue
+            if record.request.kind == "score":
+                flight.scored.append(record)
+            else:
+                flight.num_firsts += int(residency.table.num_out[record.slot] == 0)
 
     def _decode_slots(self, most: int) -> I64:
         table = self._residency.table
@@ -218,14 +219,13 @@ class Scheduler:
         return slots
 
     def _num_chunks(self, decode: I64, rows: PromptRows) -> int:
-        """Chunks of keys that cover every row: a decode row moves once a tick at most."""
-        table, longest = self._residency.table, 0
-        if len(decode):
-            ahead = table.position[decode] + (len(self._flights) + 1)
-            longest = int(np.minimum(ahead, table.need[decode]).max())
+        """Chunks of keys that cover every row."""
+        # No row runs at a position without a page, and pages are reserved just ahead.
+        limits = self._residency.pages.page_limit.take(decode)
+        longest = int(np.maximum.reduce(limits, initial=1))
         if len(rows):
-            longest = max(longest, int(rows.position.max()) + 1)
-        return -(-max(longest, 1) // CHUNK_KEYS)
+            longest = max(longest, int(np.maximum.reduce(rows.position)) + 1)
+        return -(-longest // CHUNK_KEYS)
 
     def _view(self) -> StrategyView:
         residency = self._residency

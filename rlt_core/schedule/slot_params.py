@@ -21,10 +21,10 @@ class ParamBuilder:
 
     def build(self, records: Sequence[Record]) -> SlotParams:
         """Records that have just got their slots, in the order of the arrays' entries."""
-        ints = np.array([_ints(record) for record in records], np.int32).T.copy()
-        wide = np.array([_wide(record) for record in records], np.int64).T.copy()
+        wide = np.array([_ints(record) for record in records], np.int64).T.copy()
+        ints = wide[3:].astype(np.int32)
         floats = np.array([_floats(record) for record in records], np.float32).T.copy()
-        flags = np.array([_flags(record) for record in records], np.bool_).T.copy()
+        flags = wide[11:] != 0
         biased = any(record.request.logit_bias for record in records)
         bias_ids, bias_values = _bias(records) if biased else (None, None)
         return SlotParams(
@@ -79,7 +79,11 @@ def _default(param: ParamSpec) -> float:
 def _ints(record: Record) -> tuple[int, ...]:
     r = record.request
     score = r.kind == "score"
+    penalties = (r.repetition_penalty, r.presence_penalty, r.frequency_penalty)
     return (
+        record.slot,
+        r.seed,
+        r.state_seed,
         r.loops,
         r.min_loops,
         r.max_loops,
@@ -88,11 +92,9 @@ def _ints(record: Record) -> tuple[int, ...]:
         record.max_position,
         r.top_k,
         r.num_logprobs if r.prompt_logprobs is None else max(r.num_logprobs, r.prompt_logprobs),
+        r.use_policy,
+        penalties != (1.0, 0.0, 0.0),
     )
-
-
-def _wide(record: Record) -> tuple[int, int, int]:
-    return record.slot, record.request.seed, record.request.state_seed
 
 
 def _floats(record: Record) -> tuple[float, ...]:
@@ -105,12 +107,6 @@ def _floats(record: Record) -> tuple[float, ...]:
         r.presence_penalty,
         r.frequency_penalty,
     )
-
-
-def _flags(record: Record) -> tuple[bool, bool]:
-    r = record.request
-    penalties = (r.repetition_penalty, r.presence_penalty, r.frequency_penalty)
-    return r.use_policy, penalties != (1.0, 0.0, 0.0)
 
 
 def _stop_ids(records: Sequence[Record]) -> I64:

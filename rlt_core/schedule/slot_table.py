@@ -33,6 +33,9 @@ class SlotTable:
         self.decodes: B8 = np.zeros(num_slots, np.bool_)
         self.tokens: I32 = np.zeros((num_slots, max_len), np.int32)
         self.depths: I32 = np.zeros((num_slots, max_len), np.int32)
+        # One index for both: a flat view of [S, max_len].
+        self._flat_tokens, self._flat_depths = self.tokens.reshape(-1), self.depths.reshape(-1)
+        self._base = np.arange(num_slots, dtype=np.int64) * max_len
         self.records: list[Record | None] = [None] * num_slots
         self._free = deque(range(num_slots))
         self._used: B8 = np.zeros(num_slots, np.bool_)
@@ -80,18 +83,21 @@ class SlotTable:
 
     def put(self, slots: I64, tokens: I64, depths: I64, tick: int) -> int:
         """One more output in each of these slots (distinct); the longest wait in ticks."""
-        made = self.num_out[slots]
-        self.tokens[slots, made] = tokens
-        self.depths[slots, made] = depths
-        self.position[slots] = self.prompt_len[slots] + made
+        made = self.num_out.take(slots)
+        at = self._base.take(slots) + made
+        self._flat_tokens[at] = tokens
+        self._flat_depths[at] = depths
+        self.position[slots] = self.prompt_len.take(slots) + made
         self.num_out[slots] = made + 1
-        return self.touch(slots, tick)
-
-    def touch(self, slots: I64, tick: int) -> int:
-        """These slots advanced in `tick`; the longest wait since their last advance."""
-        waited = tick - self.moved[slots]
+        waited = tick - self.moved.take(slots)
         self.moved[slots] = tick
         return int(np.maximum.reduce(waited, initial=0))
+
+    def touch(self, slot: int, tick: int) -> int:
+        """This slot advanced in `tick`; its wait since the last advance."""
+        waited = tick - int(self.moved[slot])
+        self.moved[slot] = tick
+        return waited
 
     def ranked(self, slots: I64) -> I64:
         """The slots, the first to be served first: by priority, then arrival."""

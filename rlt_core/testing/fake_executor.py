@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlt_core.contract.specs import Entry
-from rlt_core.kv.accounting import page_rows
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
 from rlt_core.runtime.batch import EngineConfig, PromptRows, SlotParams, TickInput, TickOutput
 
