@@ -32,7 +32,8 @@ from rlt_core.contract import (
 from rlt_core.contract.errors import RltError
 
 if TYPE_CHECKING:
-    from rlt_core.api import LLM, SamplingParams
+    from rlt_core.api.llm import LLM
+    from rlt_core.api.sampling_params import SamplingParams
 
 __all__ = [
     "LLM",
@@ -58,7 +59,7 @@ __all__ = [
     "promise",
 ]
 
-_LAZY = {"LLM": "rlt_core.api", "SamplingParams": "rlt_core.api"}
+_LAZY = {"LLM": "rlt_core.api.llm", "SamplingParams": "rlt_core.api.sampling_params"}
 
 
 def __getattr__(name: str) -> object:

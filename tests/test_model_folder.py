@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plugin_kit import candidate, model, registry_of, shape
 
 from rlt_core.contract import ModelShape, ModelSpec, Word
 from rlt_core.contract.errors import (
@@ -23,6 +22,7 @@ from rlt_core.plugins.model_folder import find_checkpoint, find_model_folder
 from rlt_core.plugins.plan import Choice
 from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
+from tests.plugin_kit import candidate, model, registry_of, shape
 
 MODULE = "rlt_core_test_reader"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from plugin_kit import candidate, given, model, registry_of
 
 from rlt_core.contract import (
     ExitPolicySpec,
@@ -21,6 +20,7 @@ from rlt_core.contract import (
 from rlt_core.contract.errors import DuplicateIdError, PluginError, UnknownNameError
 from rlt_core.plugins.discovery import Candidate, blocked_names, installed
 from rlt_core.plugins.registry import discover
+from tests.plugin_kit import candidate, given, model, registry_of
 
 
 def test_the_core_registers_its_own_parts_through_the_hooks() -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from plugin_kit import candidate, model, registry_of, shape
 
 from rlt_core.contract import (
     AttentionSpec,
@@ -31,6 +30,7 @@ from rlt_core.contract.errors import (
 from rlt_core.plugins.plan import Choice, Plan
 from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
+from tests.plugin_kit import candidate, model, registry_of, shape
 
 ALL = (Word.GATE, Word.STATE, Word.LOGITS, Word.ROW_COMPACTION, Word.GRAPH_SAFE)
 CHOICE = Choice(model="counter")
