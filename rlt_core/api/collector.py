@@ -1,0 +1,156 @@
+"""Gathers one answer: tokens in, text and records out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlt_core.api.detokenizer import Detokenizer
+from rlt_core.api.outputs import CompletionOutput, Increment, Logprob
+from rlt_core.api.sampling_params import SamplingParams
+from rlt_core.api.stop_strings import StopMatcher
+from rlt_core.api.tokenizer import Tokenizer
+from rlt_core.contract.errors import RequestError
+from rlt_core.schedule.request import FINISH_REASONS, RUNNING, STOP, EngineRequest
+
+Alternatives = Sequence[tuple[int, float]]  # (token id, logprob), best first
+
+
+class Collector:
+    """One engine request on the client's side.
+
+    `take` gets its events in order; `done` is set by the finish code, by a stop string, or by a
+    failure. After that nothing changes: tokens behind a stop string are in no record.
+    """
+
+    def __init__(
+        self,
+        request: EngineRequest,
+        params: SamplingParams,
+        tokenizer: Tokenizer | None,
+        index: int = 0,
+    ) -> None:
+        self.request, self.index = request, index
+        self.done = False
+        self.error: RequestError | None = None
+        self.scores: dict[int, tuple[float, int, int, Alternatives]] = {}
+        self._params, self._tokenizer = params, tokenizer
+        self._stops = StopMatcher(
+            params.stop if isinstance(params.stop, tuple) else (),
+            include=params.include_stop_str_in_output,
+        )
+        self._text: list[str] = []
+        self._records: list[tuple[int, int, float, int, Alternatives]] = []
+        self._finish: str | None = None
+        self._stop_reason: int | str | None = None
+        self._sent_tokens, self._sent_texts, self._sent_end = 0, 0, False
+        self._detokenizer: Detokenizer | None = None
+        if tokenizer is not None:
+            self._detokenizer = Detokenizer(
+                tokenizer,
+                request.prompt.tolist(),
+                skip_special_tokens=params.skip_special_tokens,
+            )
+
+    def take(
+        self, token: int, depth: int, logprob: float, rank: int, finish: int, others: Alternatives
+    ) -> bool:
+        """One event. True when a stop string ended the answer, so that the engine must be told."""
+        if self.done:
+            return False
+        if token >= 0:
+            self._records.append((token, depth, logprob, rank, others))
+            self._take_text(token, finish)
+        if self._stops.matched is not None:
+            self._end("stop", self._stops.matched)
+            return finish == RUNNING
+        if finish != RUNNING:
+            self._finished(token, finish)
+        return False
+
+    def take_score(
+        self, position: int, logprob: float, rank: int, depth: int, others: Alternatives
+    ) -> None:
+        """The scored token at `position` + 1."""
+        self.scores[position] = (logprob, rank, depth, others)
+
+    def fail(self, error: RequestError) -> None:
+        """Ends the request with an error."""
+        self.error, self.done = error, True
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `news` has anything to tell."""
+        return self._sent_tokens < len(self._records) or (self.done and not self._sent_end)
+
+    def news(self) -> Increment:
+        """What was added since the last call."""
+        records, texts = self._records[self._sent_tokens :], self._text[self._sent_texts :]
+        self._sent_tokens, self._sent_texts = len(self._records), len(self._text)
+        self._sent_end = self.done
+        return Increment(
+            index=self.index,
+            text="".join(texts),
+            token_ids=tuple(record[0] for record in records),
+            exit_depths=tuple(record[1] for record in records),
+            finish_reason=self._finish,
+            stop_reason=self._stop_reason,
+        )
+
+    def output(self) -> CompletionOutput:
+        """The answer so far."""
+        wants_logprobs = self._params.logprobs is not None
+        return CompletionOutput(
+            index=self.index,
+            text=None if self._detokenizer is None else "".join(self._text),
+            token_ids=[record[0] for record in self._records],
+            exit_depths=[record[1] for record in self._records],
+            seed=self.request.seed,
+            finish_reason=self._finish,
+            stop_reason=self._stop_reason,
+            logprobs=self._logprobs() if wants_logprobs else None,
+            cumulative_logprob=sum(r[2] for r in self._records) if wants_logprobs else None,
+        )
+
+    def table(
+        self, previous: int, token: int, logprob: float, rank: int, others: Alternatives
+    ) -> dict[int, Logprob]:
+        """Token id -> Logprob of a token and the alternatives at its place."""
+        found = {token: self._logprob(previous, token, logprob, rank)}
+        for place, (other, value) in enumerate(others, 1):
+            if other != token:
+                found[other] = self._logprob(previous, other, value, place)
+        return found
+
+    def _take_text(self, token: int, finish: int) -> None:
+        if self._detokenizer is None:
+            return
+        if finish != STOP or self._params.include_stop_str_in_output:
+            self._text.append(self._stops.feed(self._detokenizer.feed(token)))
+        if finish != RUNNING:
+            self._text.append(self._stops.feed(self._detokenizer.flush()))
+
+    def _finished(self, token: int, finish: int) -> None:
+        reason = None
+        if finish == STOP and token in self._params.stop_token_ids:
+            reason = token
+        if self._detokenizer is not None:
+            # An end without a token (abort) has not flushed the detokenizer yet.
+            self._text.append(self._stops.feed(self._detokenizer.flush()) + self._stops.flush())
+        self._end(FINISH_REASONS[finish], reason)
+
+    def _end(self, finish: str, reason: int | str | None) -> None:
+        self._finish, self._stop_reason, self.done = finish, reason, True
+
+    def _logprobs(self) -> list[dict[int, Logprob]]:
+        previous = int(self.request.prompt[-1])
+        found = []
+        for token, _, logprob, rank, others in self._records:
+            found.append(self.table(previous, token, logprob, rank, others))
+            previous = token
+        return found
+
+    def _logprob(self, previous: int, token: int, logprob: float, rank: int) -> Logprob:
+        text = None
+        if self._tokenizer is not None:
+            text = self._tokenizer.piece(previous, token).decode("utf-8", "replace")
+        return Logprob(logprob=logprob, rank=rank, decoded_token=text)

@@ -1,0 +1,188 @@
+"""LLM: a looped model behind a Python object."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import msgspec
+
+from rlt_core.api.batch import Batch, Entry
+from rlt_core.api.defaults import read_generation_defaults
+from rlt_core.api.dispatch import Dispatcher
+from rlt_core.api.engine_options import stage_config
+from rlt_core.api.outputs import RequestOutput, ScoreOutput
+from rlt_core.api.progress import Progress
+from rlt_core.api.prompts import Prompt, as_list, read_prompt, spread_params
+from rlt_core.api.requests import RequestBuilder
+from rlt_core.api.sampling_params import SamplingParams
+from rlt_core.api.scoring import Scoring
+from rlt_core.api.stream import RequestStream
+from rlt_core.api.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from rlt_core.plugins.model_folder import find_model_folder
+from rlt_core.plugins.resolve import resolve
+from rlt_core.stage.client import Client, StageClient
+from rlt_core.stage.config import DEFAULT_BUILDER, StageConfig
+from rlt_core.stage.local import LocalClient
+from rlt_core.stage.messages import StageReport
+
+OnError = Literal["raise", "return"]
+
+
+class LLM:
+    """A looped model and the stage that runs it.
+
+    model: a checkpoint folder, or an installed model's id for its demo; None takes a demo.
+    tokenizer: a folder, a tokenizer object, or None for the checkpoint's own (without one,
+    prompts are token ids and texts are None). in_process runs the stage's code here instead of
+    in a process of its own, for debugging. The other options are `engine_options.stage_config`'s; an unknown one is a
+    TypeError. What cannot work is an RltError before any weight is read.
+
+    A context manager; `close` (or the last reference gone) ends the stage. If the stage dies,
+    every waiting call raises StageError; a new LLM works. Calls from several threads are served
+    together.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        tokenizer: object = None,
+        in_process: bool = False,
+        **options: Any,
+    ) -> None:
+        config = _resolved(stage_config(model, **options))
+        self.model_path = config.model_path
+        self.tokenizer = _tokenizer(tokenizer, config.model_path)
+        defaults = read_generation_defaults(config.model_path)
+        self._client: Client = LocalClient(config) if in_process else StageClient(config)
+        self._finalizer = weakref.finalize(self, self._client.close)
+        self._builder = RequestBuilder(self._client.report, defaults)
+        self._dispatcher = Dispatcher(self._client)
+
+    @property
+    def report(self) -> StageReport:
+        """What the stage serves and how much fits."""
+        return self._client.report
+
+    @property
+    def loops(self) -> int:
+        """The model's own depth D."""
+        return self.report.loops
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on everything that the system picked itself."""
+        return self.report.notes
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool | None = None,
+        on_error: OnError | None = None,
+    ) -> list[RequestOutput]:
+        """Answers in the order of the prompts.
+
+        prompts: text, {"prompt_token_ids": [...]}, or a list of these. progress: None shows a bar
+        in a terminal once the call takes over a second. on_error: a request that is refused or
+        fails never stops the others; "return" leaves its error in `RequestOutput.error` (the
+        default for a list), "raise" raises the first one after the others have finished (the
+        default for a single prompt). StageError when the stage ends.
+        """
+        items, single = as_list(prompts)
+        entries = self._entries(items, spread_params(sampling_params, len(items)))
+        batch = Batch(entries, self._builder)
+        with Progress(progress, batch) as bar:
+            self._finish(batch, bar)
+        outputs = batch.outputs()
+        if (on_error or ("raise" if single else "return")) == "raise":
+            for output in outputs:
+                if output.error is not None:
+                    raise output.error
+        return outputs
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> RequestStream:
+        """Increments of one prompt's answers as they come; `.output` holds the whole afterwards.
+
+        RequestError when the request is refused. Leaving the loop early aborts the request.
+        """
+        (params,) = spread_params(sampling_params, 1)
+        batch = Batch(self._entries([prompt], [params]), self._builder)
+        return RequestStream(batch, self._dispatcher)
+
+    def score(
+        self,
+        text: Prompt | Sequence[int],
+        *,
+        prompt_len: int = 0,
+        sampling_params: SamplingParams | None = None,
+    ) -> ScoreOutput:
+        """Log probability, rank and depth of every token of a text given those before it.
+
+        text: text, token ids or {"prompt_token_ids": [...]}. Positions before `prompt_len` run
+        all loops; the others leave by the exit options of `sampling_params`, as if they had been
+        generated. Its `logprobs` asks for alternatives; its sampling options play no part.
+        """
+        (params,) = spread_params(sampling_params, 1)
+        scoring = Scoring(text, prompt_len, params, self._builder, self.tokenizer, self._dispatcher)
+        return scoring.run()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, as `generate` would read it; RequestError without a tokenizer."""
+        return [int(token) for token in read_prompt(text, self._builder, self.tokenizer).tokens]
+
+    def close(self) -> None:
+        """Ends the stage; may be called again."""
+        self._finalizer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _entries(self, items: list[Any], params: list[SamplingParams]) -> list[Entry]:
+        return [
+            Entry(item, p, self._builder, self.tokenizer, self._dispatcher.new_ids(p.n))
+            for item, p in zip(items, params, strict=True)
+        ]
+
+    def _finish(self, batch: Batch, bar: Progress) -> None:
+        collectors = batch.collectors
+        try:
+            self._dispatcher.submit(collectors)
+            self._dispatcher.wait(lambda: batch.done, bar.update)
+        except BaseException:
+            # Ctrl-C must not leave work behind in a stage that lives on.
+            self._dispatcher.give_up(collectors)
+            raise
+
+
+def _resolved(config: StageConfig) -> StageConfig:
+    """The config with its model's folder. Refuses what cannot work before a process is started;
+    nothing here imports torch."""
+    if config.engine_factory != DEFAULT_BUILDER:
+        return config
+    config = msgspec.structs.replace(config, model_path=find_model_folder(config.model_path))
+    resolve(config.choice())
+    return config
+
+
+def _tokenizer(given: object, model_path: str | None) -> Tokenizer | None:
+    if given is None:
+        return None if model_path is None else load_tokenizer(model_path)
+    if isinstance(given, (str, os.PathLike)):
+        return load_tokenizer(os.fspath(given))
+    return as_tokenizer(given)

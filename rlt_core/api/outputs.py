@@ -1,0 +1,119 @@
+"""What a user gets back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlt_core.contract.errors import RltError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprob:
+    """The log probability of one token before penalties, temperature and masks; its rank among
+    all tokens, from 1; its text, or None without a tokenizer."""
+
+    logprob: float
+    rank: int
+    decoded_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of a request, and the loops its generated ones were read at.
+
+    num_loops is the sum of the exit depths, mean_depth their mean (0.0 without a token).
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    num_loops: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def mean_depth(self) -> float:
+        """Mean exit depth of the generated tokens."""
+        return self.num_loops / self.completion_tokens if self.completion_tokens else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletionOutput:
+    """One of the n answers of a request.
+
+    exit_depths[i] is the depth, from 1, at which token i was read. text is None without a
+    tokenizer. finish_reason: "stop", "length", "abort" or "error"; stop_reason: the stop string,
+    or the id of `stop_token_ids`, that ended it (None for the model's own end and for others).
+    logprobs (when asked): per token, id -> Logprob of that token and the alternatives.
+    """
+
+    index: int
+    text: str | None
+    token_ids: list[int]
+    exit_depths: list[int]
+    seed: int
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    cumulative_logprob: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestOutput:
+    """One prompt's answers, in the order of the prompts.
+
+    error is set, and outputs is empty, when this request was refused or failed. sampling holds
+    the values really used; from_generation_config names those that the checkpoint gave.
+    """
+
+    request_id: int
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    usage: Usage
+    sampling: dict[str, float | int] = field(default_factory=dict)
+    from_generation_config: tuple[str, ...] = ()
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    error: RltError | None = None
+    finished: bool = True
+
+    @property
+    def exit_depths(self) -> list[int]:
+        """Exit depths of the first answer."""
+        return self.outputs[0].exit_depths if self.outputs else []
+
+
+@dataclass(slots=True, kw_only=True)
+class ScoreOutput:
+    """A text as the model scores it: entry i is about token i given those before it.
+
+    The first entry of logprobs, ranks and exit_depths is None: nothing stands before it.
+    exit_depths[i] is the depth at which position i - 1 was read to score token i.
+    """
+
+    request_id: int
+    token_ids: list[int]
+    logprobs: list[float | None]
+    ranks: list[int | None]
+    exit_depths: list[int | None]
+    alternatives: list[dict[int, Logprob] | None] | None = None
+
+    @property
+    def total_logprob(self) -> float:
+        """Sum over all scored tokens."""
+        return sum(value for value in self.logprobs if value is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Increment:
+    """What a streamed answer gained: `text` may be empty while bytes or a possible stop string
+    are held back. The last one has a finish_reason."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    exit_depths: tuple[int, ...]
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None

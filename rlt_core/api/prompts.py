@@ -1,0 +1,80 @@
+"""What a user may hand over as prompts, one form after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlt_core.api.requests import RequestBuilder
+from rlt_core.api.sampling_params import SamplingParams
+from rlt_core.api.tokenizer import Tokenizer
+from rlt_core.contract.errors import RequestError
+from rlt_core.runtime.batch import I64
+
+Prompt = str | Mapping[str, object]
+_IDS = "prompt_token_ids"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPrompt:
+    """A prompt in numbers; `text` is None when it came as token ids."""
+
+    text: str | None
+    tokens: I64
+
+
+def read_prompt(prompt: object, builder: RequestBuilder, tokenizer: Tokenizer | None) -> ReadPrompt:
+    """Text or {"prompt_token_ids": [...]}; RequestError for anything else."""
+    if isinstance(prompt, str):
+        return ReadPrompt(text=prompt, tokens=_encode(prompt, builder, tokenizer))
+    if isinstance(prompt, Mapping):
+        unknown = set(prompt) - {_IDS, "prompt"}
+        if _IDS not in prompt or unknown:
+            raise RequestError("prompt", f"a table must hold '{_IDS}' (it holds {sorted(prompt)})")
+        text = prompt.get("prompt")
+        tokens = builder.tokens(_IDS, prompt[_IDS])
+        return ReadPrompt(text=text if isinstance(text, str) else None, tokens=tokens)
+    raise RequestError(
+        "prompt",
+        f"a prompt is text or {{'{_IDS}': [...]}}, not {type(prompt).__name__}",
+    )
+
+
+def as_list(prompts: object) -> tuple[list[object], bool]:
+    """(prompts, whether it was a single one)."""
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts], True
+    if isinstance(prompts, Sequence):
+        return list(prompts), False
+    raise TypeError(f"prompts must be text, a table or a list, not {type(prompts).__name__}")
+
+
+def spread_params(params: object, count: int) -> list[SamplingParams]:
+    """One SamplingParams per prompt."""
+    if params is None:
+        return [SamplingParams()] * count
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if not isinstance(params, Sequence) or not all(isinstance(p, SamplingParams) for p in params):
+        raise TypeError("sampling_params must be SamplingParams or a list of them")
+    if len(params) != count:
+        raise ValueError(f"{len(params)} sampling_params for {count} prompts")
+    return list(params)
+
+
+def check_text_options(params: SamplingParams, tokenizer: Tokenizer | None) -> None:
+    """RequestError when an option needs text and there is no tokenizer."""
+    if params.stop and tokenizer is None:
+        raise RequestError("stop", "stop strings need a tokenizer; use stop_token_ids")
+
+
+def _encode(text: str, builder: RequestBuilder, tokenizer: Tokenizer | None) -> I64:
+    if tokenizer is None:
+        raise RequestError(
+            "prompt",
+            "this checkpoint has no tokenizer, so text cannot be read; "
+            "give token ids (--prompt-token-ids, prompt_token_ids) or a tokenizer (--tokenizer)",
+        )
+    if not text:
+        raise RequestError("prompt", "is empty; at least one token is needed")
+    return builder.tokens("prompt", tokenizer.encode(text))

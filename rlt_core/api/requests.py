@@ -1,0 +1,279 @@
+"""From SamplingParams to an EngineRequest in numbers: every range that needs the model."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlt_core.api.defaults import GenerationDefaults
+from rlt_core.api.sampling_params import MAX_STOP_IDS, SamplingParams
+from rlt_core.contract.errors import RequestError
+from rlt_core.contract.specs import ParamSpec
+from rlt_core.runtime.batch import I32, I64
+from rlt_core.schedule.request import EngineRequest
+from rlt_core.stage.messages import StageReport
+
+FIXED = "fixed"
+SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depths:
+    """The resolved depth options of one request."""
+
+    loops: int
+    min_loops: int
+    max_loops: int
+    use_policy: bool
+    exit_params: dict[str, float]
+    trace: I32 | None
+
+
+class RequestBuilder:
+    """Checks requests against what a stage serves and writes them in numbers."""
+
+    def __init__(self, report: StageReport, defaults: GenerationDefaults) -> None:
+        self._report, self._defaults = report, defaults
+        self._eos = tuple(dict.fromkeys((*report.eos_token_ids, *defaults.eos_token_ids)))
+
+    def generate(
+        self, prompt: I64, params: SamplingParams, request_ids: Iterable[int]
+    ) -> list[EngineRequest]:
+        """The n requests of one prompt; RequestError naming what is out of range."""
+        if len(prompt) > self._report.max_len:
+            raise RequestError("prompt", self._too_long(len(prompt)))
+        max_tokens = params.max_tokens or self._report.max_len
+        depths = self.depths(params, max_tokens)
+        stop_ids = self._stop_ids(params)
+        self._check_bias(params.logit_bias or {})
+        seed = secrets.randbits(SEED_BITS) if params.seed is None else params.seed
+        sampling = self.sampling(params)
+        return [
+            EngineRequest(
+                request_id=request_id,
+                prompt=prompt,
+                prompt_len=len(prompt),
+                max_tokens=max_tokens,
+                stop_ids=stop_ids,
+                loops=depths.loops,
+                min_loops=depths.min_loops,
+                max_loops=depths.max_loops,
+                use_policy=depths.use_policy,
+                exit_params=depths.exit_params,
+                trace=depths.trace,
+                temperature=float(sampling["temperature"]),
+                top_p=float(sampling["top_p"]),
+                top_k=int(sampling["top_k"]),
+                min_p=float(sampling["min_p"]),
+                repetition_penalty=float(sampling["repetition_penalty"]),
+                presence_penalty=params.presence_penalty,
+                frequency_penalty=params.frequency_penalty,
+                logit_bias=dict(params.logit_bias or {}),
+                seed=_sibling_seed(seed, index),
+                num_logprobs=-1 if params.logprobs is None else params.logprobs,
+                # The prompt is the same for all siblings; the first one reads it.
+                prompt_logprobs=params.prompt_logprobs if index == 0 else None,
+            )
+            for index, request_id in zip(range(params.n), request_ids, strict=False)
+        ]
+
+    def score(
+        self, tokens: I64, prompt_len: int, params: SamplingParams, request_id: int
+    ) -> EngineRequest:
+        """The request that scores a text; positions before `prompt_len` run all loops."""
+        if len(tokens) > self._report.max_len:
+            raise RequestError("token_ids", self._too_long(len(tokens)))
+        if len(tokens) < 2:
+            raise RequestError("token_ids", "a text of one token has nothing to score")
+        if not 0 <= prompt_len <= len(tokens):
+            raise RequestError("prompt_len", f"{prompt_len} is not 0 to {len(tokens)}")
+        depths = self.depths(params, len(tokens))
+        return EngineRequest(
+            request_id=request_id,
+            prompt=tokens,
+            kind="score",
+            prompt_len=prompt_len,
+            loops=depths.loops,
+            min_loops=depths.min_loops,
+            max_loops=depths.max_loops,
+            use_policy=depths.use_policy,
+            exit_params=depths.exit_params,
+            trace=depths.trace,
+            num_logprobs=-1 if params.logprobs is None else params.logprobs,
+        )
+
+    def tokens(self, name: str, ids: object) -> I64:
+        """A checked prompt: a sequence of ids inside the vocabulary, at least one."""
+        vocab = self._report.vocab_size
+        if isinstance(ids, np.ndarray):
+            ids = ids.tolist()
+        if not isinstance(ids, (list, tuple, range)):
+            raise RequestError(name, f"{type(ids).__name__} is not a list of token ids")
+        if not ids:
+            raise RequestError(name, "is empty; at least one token is needed")
+        for token in ids:
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise RequestError(name, f"{token!r} is not a token id")
+            if not 0 <= token < vocab:
+                raise RequestError(
+                    name, f"token id {token} is outside the vocabulary (0 to {vocab - 1})"
+                )
+        return np.asarray(ids, np.int64)
+
+    def sampling(self, params: SamplingParams) -> dict[str, float | int]:
+        """The sampling values that are used, defaults of the checkpoint included."""
+        used: dict[str, float | int] = {}
+        for name, neutral in _NEUTRAL.items():
+            given = getattr(params, name)
+            used[name] = self._defaults.values.get(name, neutral) if given is None else given
+        used["top_k"] = max(0, int(used["top_k"]))
+        return used
+
+    def from_checkpoint(self, params: SamplingParams) -> tuple[str, ...]:
+        """Names of the sampling values that generation_config.json gave."""
+        return tuple(n for n in self._defaults.values if getattr(params, n) is None)
+
+    def depths(self, params: SamplingParams, num_outputs: int) -> Depths:
+        """Loops, bounds and policy parameters; RequestError naming what does not fit."""
+        report = self._report
+        loops = report.loops if params.loops is None else params.loops
+        if loops > report.max_depth:
+            raise RequestError(
+                "loops", f"{loops} is out of range: it must be 1 to {report.max_depth}"
+            )
+        if loops != report.loops and not report.loops_override:
+            raise RequestError(
+                "loops", f"{report.model} runs {report.loops} loops and takes no other number"
+            )
+        low, high = params.min_loops or 1, params.max_loops or loops
+        for name, value in (("min_loops", low), ("max_loops", high)):
+            if value > loops:
+                raise RequestError(name, f"{value} is out of range: it must be 1 to {loops}")
+        use_policy = self._use_policy(params)
+        return Depths(
+            loops=loops,
+            min_loops=low,
+            max_loops=high,
+            use_policy=use_policy,
+            exit_params=self._exit_params(params, use_policy),
+            trace=self._trace(params.trace, use_policy, loops, num_outputs),
+        )
+
+    def _use_policy(self, params: SamplingParams) -> bool:
+        served, asked = self._report.exit_policy, params.exit_policy
+        if asked not in (None, FIXED, served):
+            raise RequestError(
+                "exit_policy", f"this engine serves '{served}' and '{FIXED}', not '{asked}'"
+            )
+        return served != FIXED and asked != FIXED
+
+    def _exit_params(self, params: SamplingParams, use_policy: bool) -> dict[str, float]:
+        given = dict(params.exit_params or {})
+        if params.exit_threshold is not None:
+            given["exit_threshold"] = params.exit_threshold
+        scalars = [spec for spec in self._report.exit_params if spec.kind != "depths"]
+        names = [spec.name for spec in scalars] if use_policy else []
+        for name in given:
+            if name not in names:
+                raise RequestError(name, self._no_such_param(use_policy, names))
+        return {spec.name: self._value(spec, given, use_policy) for spec in scalars}
+
+    def _value(self, spec: ParamSpec, given: Mapping[str, float], needed: bool) -> float:
+        value = given.get(spec.name, self._report.exit_defaults.get(spec.name, spec.default))
+        if value is None:
+            if needed:
+                raise RequestError(spec.name, f"policy '{self._report.exit_policy}' needs it")
+            return spec.minimum or 0.0
+        _check_param(spec, value)
+        return float(value)
+
+    def _trace(
+        self, trace: Sequence[int] | None, use_policy: bool, loops: int, num_outputs: int
+    ) -> I32 | None:
+        takes = use_policy and any(spec.kind == "depths" for spec in self._report.exit_params)
+        if trace is None and not takes:
+            return None
+        if not takes:
+            raise RequestError("trace", self._no_such_param(use_policy, []))
+        if trace is None:
+            raise RequestError("trace", f"policy '{self._report.exit_policy}' needs it")
+        for depth in trace:
+            if not 1 <= depth <= loops:
+                raise RequestError(
+                    "trace", f"depth {depth} is out of range: it must be 1 to {loops}"
+                )
+        depths = np.full(min(num_outputs, self._report.max_len), loops, np.int32)
+        known = list(trace)[: len(depths)]
+        depths[: len(known)] = known
+        return depths
+
+    def _no_such_param(self, use_policy: bool, names: Sequence[str]) -> str:
+        policy = self._report.exit_policy if use_policy else FIXED
+        has = ", ".join(names) if names else "none"
+        hint = "" if use_policy else "; start the engine with an exit policy that has it"
+        return f"exit policy '{policy}' has no such parameter (it has {has}){hint}"
+
+    def _stop_ids(self, params: SamplingParams) -> tuple[int, ...]:
+        for token in params.stop_token_ids:
+            if token >= self._report.vocab_size:
+                raise RequestError(
+                    "stop_token_ids",
+                    f"token id {token} is outside the vocabulary "
+                    f"(0 to {self._report.vocab_size - 1})",
+                )
+        eos = () if params.ignore_eos else self._eos
+        ids = tuple(dict.fromkeys((*eos, *params.stop_token_ids)))
+        if len(ids) > MAX_STOP_IDS:
+            raise RequestError(
+                "stop_token_ids",
+                f"{len(ids)} ids with the model's own {len(eos)}; at most {MAX_STOP_IDS} fit",
+            )
+        return ids
+
+    def _check_bias(self, bias: Mapping[int, float]) -> None:
+        vocab = self._report.vocab_size
+        for token in bias:
+            if token >= vocab:
+                raise RequestError(
+                    "logit_bias", f"token id {token} is outside the vocabulary (0 to {vocab - 1})"
+                )
+
+    def _too_long(self, length: int) -> str:
+        report = self._report
+        return (
+            f"{length} tokens are too long: a request may fill {report.max_len} positions "
+            f"(max_model_len; the pool holds {report.token_capacity})"
+        )
+
+
+_NEUTRAL: dict[str, float | int] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+
+def _sibling_seed(seed: int, index: int) -> int:
+    if index == 0:
+        return seed
+    # Imports torch, which a client needs for nothing else.
+    from rlt_core.runtime.philox import sibling_seed
+
+    return sibling_seed(seed, index)
+
+
+def _check_param(spec: ParamSpec, value: float) -> None:
+    low, high = spec.minimum, spec.maximum
+    below = low is not None and (value <= low if spec.exclusive_minimum else value < low)
+    if below or (high is not None and value > high):
+        start = "above" if spec.exclusive_minimum else "at least"
+        parts = [f"{start} {low:g}"] if low is not None else []
+        parts += [f"at most {high:g}"] if high is not None else []
+        raise RequestError(spec.name, f"{value} is out of range: it must be {' and '.join(parts)}")
+    if spec.kind == "int" and value != int(value):
+        raise RequestError(spec.name, f"{value} is not a whole number")

@@ -1,0 +1,57 @@
+"""Stop strings across token borders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopMatcher:
+    """Lets text through that can be part of no stop string, and cuts at the first that is whole.
+
+    "First" is the one that ends first in the text (of several that end together the longest), so
+    that the result is the same however the text is cut into tokens. A match that has begun is
+    held back until it is whole or has become impossible.
+    """
+
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        self._stops, self._include = tuple(stops), include
+        self._prefixes = {stop[:i] for stop in stops for i in range(1, len(stop))}
+        self._longest = max((len(stop) for stop in stops), default=1) - 1
+        self._held = ""
+        self.matched: str | None = None
+
+    def feed(self, text: str) -> str:
+        """The text that is now certain; after a match nothing more comes."""
+        if self.matched is not None:
+            return ""
+        text = self._held + text
+        found = self._first_match(text)
+        if found is not None:
+            end, stop = found
+            self.matched, self._held = stop, ""
+            return text[:end] if self._include else text[: end - len(stop)]
+        keep = self._num_held(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """What was held, now that no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_match(self, text: str) -> tuple[int, str] | None:
+        ends = [
+            (start + len(stop), -len(stop), stop)
+            for stop in self._stops
+            if (start := text.find(stop)) >= 0
+        ]
+        if not ends:
+            return None
+        end, _, stop = min(ends)
+        return end, stop
+
+    def _num_held(self, text: str) -> int:
+        for length in range(min(self._longest, len(text)), 0, -1):
+            if text[-length:] in self._prefixes:
+                return length
+        return 0

@@ -1,0 +1,156 @@
+"""What `rlt run` prints: text for people, or a JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import typer
+
+from rlt_core.api.llm import LLM
+from rlt_core.api.outputs import CompletionOutput, Increment, Logprob, RequestOutput, Usage
+from rlt_core.cli.run_request import RunRequest
+
+
+class TextOutput:
+    """The answer's text as it grows, then what it took. Notes go to stderr."""
+
+    def __init__(self) -> None:
+        self.streams = True
+        self._streamed = False
+
+    def started(self, request: RunRequest, llm: LLM) -> None:
+        """Says which model answers when none was named, and shows the problem."""
+        report = llm.report
+        if request.is_demo:
+            typer.echo(
+                f"no model named: the embedded demo answers ({report.model}, {report.loops} loops)",
+                err=True,
+            )
+        if request.problem is not None:
+            typer.echo(request.problem.prompt)
+
+    def grew(self, increment: Increment) -> None:
+        """Prints what came, at once."""
+        first, self._streamed = not self._streamed, True
+        text = increment.text.lstrip() if first else increment.text
+        typer.echo(text, nl=False)
+        sys.stdout.flush()
+
+    def finished(self, output: RequestOutput, request: RunRequest, seconds: float) -> None:
+        """The rest: what was not streamed, depths, rate, and whether a problem was solved."""
+        if output.error is not None:
+            typer.echo(f"{_shown_prompt(output)}: {output.error}", err=True)
+            return
+        for completion in output.outputs:
+            self._show(completion)
+        problem = request.problem
+        if problem is not None:
+            right = (output.outputs[0].text or "").strip() == problem.answer.strip()
+            typer.echo(f"expected: {problem.answer.strip()} ({'right' if right else 'wrong'})")
+        # With a pipe behind stdout only the answer goes there.
+        err = problem is None and not sys.stdout.isatty()
+        for completion in output.outputs:
+            typer.echo(f"exit depths: {_numbers(completion.exit_depths)}", err=err)
+        typer.echo(_rate(output.usage, seconds), err=err)
+
+    def _show(self, completion: CompletionOutput) -> None:
+        if completion.text is None:
+            typer.echo(_numbers(completion.token_ids))
+        elif self._streamed:
+            typer.echo("")
+        else:
+            typer.echo(completion.text.strip())
+
+
+class JsonOutput:
+    """One JSON object per request on stdout, nothing else there."""
+
+    streams = False
+
+    def started(self, request: RunRequest, llm: LLM) -> None:
+        """Says on stderr which model answers when none was named."""
+        if request.is_demo:
+            typer.echo(f"no model named: the embedded demo answers ({llm.report.model})", err=True)
+
+    def grew(self, increment: Increment) -> None:
+        """Nothing: answers are printed whole."""
+
+    def finished(self, output: RequestOutput, request: RunRequest, seconds: float) -> None:
+        """Prints the object."""
+        found = as_dict(output)
+        if request.problem is not None:
+            found["expected"] = request.problem.answer.strip()
+            found["grade"] = request.problem.grade
+        typer.echo(json.dumps(found, ensure_ascii=False))
+
+
+def as_dict(output: RequestOutput) -> dict[str, Any]:
+    """A request as JSON: the first answer's fields, and all answers in `outputs` if n > 1."""
+    found: dict[str, Any] = {
+        "prompt": output.prompt,
+        "prompt_token_ids": output.prompt_token_ids,
+    }
+    if output.error is not None:
+        return {**found, "error": str(output.error)}
+    found.update(_completion(output.outputs[0]))
+    if len(output.outputs) > 1:
+        found["outputs"] = [_completion(completion) for completion in output.outputs]
+    usage = output.usage
+    found["usage"] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "mean_depth": round(usage.mean_depth, 4),
+    }
+    found["sampling"] = output.sampling
+    found["from_generation_config"] = list(output.from_generation_config)
+    return found
+
+
+def _completion(completion: CompletionOutput) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "token_ids": completion.token_ids,
+        "text": completion.text,
+        "exit_depths": completion.exit_depths,
+        "finish_reason": completion.finish_reason,
+        "stop_reason": completion.stop_reason,
+        "seed": completion.seed,
+    }
+    if completion.logprobs is not None:
+        found["logprobs"] = [
+            _chosen(token, table)
+            for token, table in zip(completion.token_ids, completion.logprobs, strict=True)
+        ]
+        found["cumulative_logprob"] = completion.cumulative_logprob
+    return found
+
+
+def _chosen(token: int, table: dict[int, Logprob]) -> dict[str, Any]:
+    entries = {other: _entry(other, value) for other, value in table.items()}
+    others = sorted(entries.values(), key=lambda entry: int(entry["rank"]))
+    return {**entries[token], "top": others}
+
+
+def _entry(token: int, value: Logprob) -> dict[str, Any]:
+    return {
+        "token_id": token,
+        "token": value.decoded_token,
+        "logprob": value.logprob,
+        "rank": value.rank,
+    }
+
+
+def _rate(usage: Usage, seconds: float) -> str:
+    count = usage.completion_tokens
+    rate = count / seconds if seconds else 0.0
+    return f"{count} tokens, {rate:.1f} tokens/s, mean depth {usage.mean_depth:.2f}"
+
+
+def _numbers(values: list[int]) -> str:
+    return " ".join(map(str, values))
+
+
+def _shown_prompt(output: RequestOutput) -> str:
+    return output.prompt or _numbers(output.prompt_token_ids) or "prompt"

@@ -1,0 +1,86 @@
+"""What `rlt run` was asked: which argument is the model, which prompts, which problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlt_core.contract.errors import OptionError, RltError
+from rlt_core.contract.specs import ModelSpec
+from rlt_core.evaluate.problems import FILE_NAME, Problem, load_problems
+from rlt_core.plugins.model_folder import find_model_folder
+from rlt_core.plugins.registry import discover
+
+_PATH_STARTS = ("/", "./", "../", "~", ".\\", "\\")
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRequest:
+    """The command line, read. `resolve` must come first: it tells model and prompt apart."""
+
+    model: str | None
+    prompt: str | None
+    prompts: list[str]
+    token_ids: list[list[int]]
+    seed: int | None
+    options: dict[str, Any]
+    params: dict[str, Any]
+    problem: Problem | None = None
+    folder: str = ""
+    texts: list[str] = field(default_factory=list)
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the embedded demo answers."""
+        return self.model is None
+
+    def resolve(self) -> None:
+        """Finds the model's folder and the prompts. Raises RltErrors."""
+        if self._first_is_prompt():
+            self.model, self.prompt = None, self.model
+        self.folder = find_model_folder(self.model)
+        self.texts = [*([self.prompt] if self.prompt is not None else []), *self.prompts]
+        if self.texts or self.token_ids:
+            return
+        if self.model is not None:
+            raise RltError(
+                f"no prompt for {self.model}\n"
+                f'Fix: rlt run {self.model} "some text", or --prompt-token-ids 5,17,3'
+            )
+        self.problem = _problem(Path(self.folder), self.seed or 0)
+        self.texts = [self.problem.prompt]
+
+    def all_prompts(self) -> list[Any]:
+        """Texts first, then token ids, each in the order given."""
+        return [*self.texts, *({"prompt_token_ids": ids} for ids in self.token_ids)]
+
+    def _first_is_prompt(self) -> bool:
+        """One argument alone: a folder, a model's id or a word is the model; other text is a
+        prompt for the demo. (A misspelt folder is a word, and is reported as such.)"""
+        name = self.model
+        if name is None or self.prompt is not None or self.prompts or self.token_ids:
+            return False
+        if name.startswith(_PATH_STARTS) or Path(name).exists():
+            return False
+        if name in {spec.id for spec in discover().all(ModelSpec)}:
+            return False
+        return not name or any(char.isspace() for char in name)
+
+
+def read_ids(option: str, text: str) -> list[int]:
+    """ "5,17,3" as numbers; OptionError for anything else."""
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    try:
+        return [int(part) for part in parts]
+    except ValueError:
+        raise OptionError(option, text, "token ids are whole numbers: 5,17,3") from None
+
+
+def _problem(folder: Path, number: int) -> Problem:
+    problems = load_problems(folder)
+    if not 0 <= number < len(problems):
+        raise OptionError(
+            "--seed", number, f"{FILE_NAME} has the problems 0 to {len(problems) - 1}"
+        )
+    return problems[number]

@@ -1,0 +1,150 @@
+"""What a client and a stage say to each other: typed messages, no pickle.
+
+A message is a msgspec struct in a tagged union, packed as msgpack; an array travels as
+(dtype, shape, raw little-endian bytes). A tick's events are one message, whatever their number.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rlt_core.contract.specs import ParamSpec
+from rlt_core.schedule.request import EngineRequest, Events
+
+
+class Message(msgspec.Struct, tag=True, kw_only=True):
+    """Base of all messages."""
+
+
+class AddRequests(Message):
+    """Client: take these requests, in this order."""
+
+    requests: list[EngineRequest]
+
+
+class Abort(Message):
+    """Client: drop these requests; ids that are done or unknown are ignored."""
+
+    request_ids: list[int]
+
+
+class Ping(Message):
+    """Client: answer with a Pong of the same number, between two ticks."""
+
+    number: int
+
+
+class Shutdown(Message):
+    """Client: end the process; nothing more is answered."""
+
+
+class StageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage serves and how much fits.
+
+    max_len: positions of one request (prompt and outputs), what the pool can hold included.
+    token_capacity: positions that all pages hold together at max_depth. max_depth: the largest
+    `loops` a request may ask for. exit_params: the policy's request parameters. notes: sentences
+    on everything the system picked itself.
+    """
+
+    model: str
+    vocab_size: int
+    loops: int
+    max_depth: int
+    max_len: int
+    token_capacity: int
+    num_slots: int
+    num_pages: int
+    page_size: int
+    max_logprobs: int
+    eos_token_ids: tuple[int, ...]
+    exit_policy: str
+    exit_mode: str
+    exit_params: tuple[ParamSpec, ...]
+    exit_defaults: dict[str, float]
+    loops_override: bool
+    kv_layout: str
+    strategy: str
+    prompts: str
+    device: str
+    dtype: str
+    notes: tuple[str, ...] = ()
+
+
+class Ready(Message):
+    """Stage: weights are loaded; sent once, before anything else."""
+
+    report: StageReport
+
+
+class Tick(Message):
+    """Stage: what one tick gave."""
+
+    events: Events
+
+
+class RequestFailed(Message):
+    """Stage: this one request was refused; the others go on."""
+
+    request_id: int
+    field: str
+    reason: str
+
+
+class Pong(Message):
+    """Stage: the answer to a Ping."""
+
+    number: int
+
+
+class StageFailed(Message):
+    """Stage: it ends now. `error` is the class of an RltError (its text in `text`, its plain
+    fields in `fields`), or None for a fault of rlt, whose traceback is the text."""
+
+    error: str | None
+    text: str
+    fields: dict[str, Any] = {}
+
+
+Request = AddRequests | Abort | Ping | Shutdown
+Answer = Ready | Tick | RequestFailed | Pong | StageFailed
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message."""
+    return _ENCODER.encode(message)
+
+
+def decode_request(data: bytes) -> Request:
+    """The message a client sent; msgspec.ValidationError when it is none."""
+    return _REQUESTS.decode(data)
+
+
+def decode_answer(data: bytes) -> Answer:
+    """The message a stage sent; msgspec.ValidationError when it is none."""
+    return _ANSWERS.decode(data)
+
+
+def _pack_array(value: object) -> tuple[str, tuple[int, ...], bytes]:
+    if not isinstance(value, np.ndarray):
+        raise NotImplementedError(f"{type(value).__name__} cannot travel between processes")
+    if sys.byteorder == "big":
+        value = value.astype(value.dtype.newbyteorder("<"))
+    return value.dtype.str, value.shape, value.tobytes()
+
+
+def _unpack_array(kind: type, packed: Any) -> Any:
+    dtype, shape, data = packed
+    # A copy: the receiver may write into it, and the message's buffer is let go.
+    return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_pack_array)
+_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(
+    Request, dec_hook=_unpack_array
+)
+_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer, dec_hook=_unpack_array)
