@@ -7,10 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rlt_core.contract import ModelShape, ModelSpec, TrackSpec, hookimpl
+import pytest
+
+from rlt_core.contract import AttentionSpec, ModelShape, ModelSpec, TrackSpec, Word, hookimpl
+from rlt_core.contract.errors import ConflictError
 from rlt_core.plugins.discovery import Candidate, core_candidate
-from rlt_core.plugins.plan import Source
+from rlt_core.plugins.plan import Choice, Plan, Source
 from rlt_core.plugins.registry import Registry, build_registry
+from rlt_core.plugins.resolve import resolve
+
+ALL = (Word.GATE, Word.STATE, Word.LOGITS, Word.ROW_COMPACTION, Word.GRAPH_SAFE)
+CHOICE = Choice(model="counter")
 
 
 def candidate(name: str, version: str = "1.0", **hooks: Callable[..., object]) -> Candidate:
@@ -59,5 +66,37 @@ def shape(**fields: Any) -> ModelShape:
         tracks=(track,),
         eos_token_ids=(0,),
         config=None,
+    )
+    return replace(plain, **fields)
+
+
+def counter_registry(*words: str, **hooks: Any) -> Registry:
+    """The core and one plugin with the model `counter`, which provides `words`, and more hooks."""
+    return registry_of(candidate("counter", rlt_models=lambda: [model("counter", *words)], **hooks))
+
+
+def resolve_counter(registry: Registry | None = None, **options: Any) -> Plan:
+    """The plan of a choice of `counter`; `shape` may be among the options."""
+    wanted = options.pop("shape", shape())
+    return resolve(replace(CHOICE, **options), registry or counter_registry(*ALL), shape=wanted)
+
+
+def conflict_of(registry: Registry | None = None, **options: Any) -> ConflictError:
+    """The refusal of that choice."""
+    with pytest.raises(ConflictError) as caught:
+        resolve_counter(registry, **options)
+    return caught.value
+
+
+def attention(name: str, **fields: Any) -> AttentionSpec:
+    """A backend of a test, of high priority and without limits."""
+    plain = AttentionSpec(
+        id=name,
+        summary="",
+        factory="a:B",
+        devices=("cpu", "cuda"),
+        dtypes=("float32", "bfloat16"),
+        priority=10,
+        provides=frozenset({Word.EXACT, Word.SPLIT_PLANES, Word.STORE_FALSE}),
     )
     return replace(plain, **fields)
