@@ -1,0 +1,207 @@
+"""Five distributions: they build, hold what they should, and the core wants one plugin only."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from dataclasses import dataclass
+from email.parser import Parser
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "ouro_a"
+PROJECTS = {
+    "rlt-core": ROOT,
+    **{f"rlt-{name}": ROOT / "plugins" / f"rlt_{name}" for name in ("ouro", "nanbeige")},
+    **{f"rlt-{name}": ROOT / "plugins" / f"rlt_{name}" for name in ("huginn", "kernels")},
+}
+ALLOWED = {
+    "torch",
+    "transformers",
+    "safetensors",
+    "numpy",
+    "pluggy",
+    "typer",
+    "rich",
+    "msgspec",
+    "pyzmq",
+    "rlt-core",
+}
+
+
+def _requirements(distribution: str) -> set[str]:
+    """Names of what a plain install brings along, extras left out."""
+    lines = metadata.requires(distribution) or []
+    plain = [line for line in lines if "extra ==" not in line]
+    return {re.split(r"[^A-Za-z0-9_-]", line, maxsplit=1)[0] for line in plain}
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_dependencies_are_the_agreed_ones(name: str) -> None:
+    """Guards the size of an install: triton alone would double it."""
+    assert _requirements(name) <= ALLOWED
+
+
+@pytest.mark.parametrize("name", [name for name in PROJECTS if name != "rlt-core"])
+def test_a_plugin_pins_the_core_s_minor_version(name: str) -> None:
+    """Guards against a plugin that meets a contract it was not written for."""
+    pins = [line for line in metadata.requires(name) or [] if line.startswith("rlt-core")]
+    assert {"".join(sorted(pins[0].removeprefix("rlt-core").split(",")))} == {"<0.2>=0.1"}
+
+
+def test_the_changelog_knows_the_version() -> None:
+    """Guards a release without a word for its users."""
+    heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading is not None
+    assert heading[1] == metadata.version("rlt-core")
+
+
+@dataclass(frozen=True)
+class Built:
+    """The archives of one build, by distribution."""
+
+    folder: Path
+
+    def wheel(self, name: str) -> Path:
+        return self._one(f"{name.replace('-', '_')}-*.whl")
+
+    def sdist(self, name: str) -> Path:
+        return self._one(f"{name.replace('-', '_')}-*.tar.gz")
+
+    def _one(self, pattern: str) -> Path:
+        (found,) = self.folder.glob(pattern)
+        return found
+
+    def wheel_names(self, name: str) -> set[str]:
+        return set(zipfile.ZipFile(self.wheel(name)).namelist())
+
+    def sdist_names(self, name: str) -> set[str]:
+        with tarfile.open(self.sdist(name)) as archive:
+            return {member.split("/", 1)[1] for member in archive.getnames() if "/" in member}
+
+    def about(self, name: str) -> Any:
+        file = zipfile.ZipFile(self.wheel(name))
+        (path,) = [n for n in file.namelist() if n.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(file.read(path).decode())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """All five, each wheel built from its sdist, as the index would get them."""
+    folder = tmp_path_factory.mktemp("dist")
+    for project in PROJECTS.values():
+        where = ["--outdir", str(folder), str(project)]
+        argv = [sys.executable, "-m", "build", "--no-isolation", *where]
+        subprocess.run(argv, check=True, capture_output=True, timeout=120)
+    return Built(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_five_wheels_and_sdists_hold_what_they_should(built: Built) -> None:
+    """Guards the archives: typed, with the demo, and without tests, training or other packages."""
+    for name in PROJECTS:
+        package = name.replace("-", "_")
+        names = built.wheel_names(name)
+        assert f"{package}/__init__.py" in names
+        assert f"{package}/py.typed" in names
+        assert {n.split("/")[0] for n in names if ".dist-info" not in n} == {package}
+        assert {"pyproject.toml", "README.md"} <= built.sdist_names(name)
+        assert built.about(name)["License-Expression"] == "Apache-2.0"
+        assert built.about(name)["Requires-Python"] == ">=3.10"
+    core = built.wheel_names("rlt-core")
+    sources = {str(f.relative_to(ROOT)) for f in (ROOT / "rlt_core").rglob("*.py")}
+    assert sources <= core
+    assert any(name.endswith("/licenses/LICENSE") for name in core)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_demo_is_in_the_wheel_and_the_training_only_in_the_sdist(built: Built) -> None:
+    """Guards the demo model's files: without one of them `rlt run` has nothing to run."""
+    demo = {
+        f"rlt_ouro/demo/{file.name}"
+        for file in (ROOT / "plugins" / "rlt_ouro" / "rlt_ouro" / "demo").iterdir()
+        if file.is_file()
+    }
+    assert {"rlt_ouro/demo/config.json", "rlt_ouro/demo/model.safetensors"} <= demo
+    assert demo <= built.wheel_names("rlt-ouro")
+    assert demo <= built.sdist_names("rlt-ouro")
+    assert not any("training" in name for name in built.wheel_names("rlt-ouro"))
+    assert "training/train.py" in built.sdist_names("rlt-ouro")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A fresh virtual environment; third-party packages are linked in, rlt's own are not."""
+
+    python: Path
+
+    def install(self, wheel: Path) -> None:
+        """As pip would: unpack a pure wheel into site-packages."""
+        (site,) = self.python.parent.parent.glob("lib/python*/site-packages")
+        zipfile.ZipFile(wheel).extractall(site)
+
+    def rlt(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        command = [str(self.python), "-m", "rlt_core.cli", *argv]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=120, cwd=self.python.parent
+        )
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Environment:
+    """An empty environment with the dependencies of rlt and nothing of rlt."""
+    links = tmp_path / "dependencies"
+    links.mkdir()
+    for folder in {metadata.distribution(name).locate_file("") for name in ("torch", "pluggy")}:
+        for entry in Path(str(folder)).iterdir():
+            if "rlt" not in entry.name and entry.suffix != ".pth":
+                (links / entry.name).symlink_to(entry)
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(tmp_path / "env")
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{links}\n")
+    return Environment(tmp_path / "env" / "bin" / "python")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_core_alone_lists_no_model_and_says_what_to_install(
+    built: Built, fresh: Environment
+) -> None:
+    """Guards the core's independence of the plugins that lie beside it in this repository."""
+    fresh.install(built.wheel("rlt-core"))
+    listed = json.loads(fresh.rlt("plugins", "--json").stdout)
+    assert [plugin["name"] for plugin in listed["plugins"]] == ["core"]
+    assert "No model is installed: pip install rlt-ouro" in fresh.rlt("plugins").stdout
+    refused = fresh.rlt("run")
+    assert refused.returncode == 2
+    assert "pip install rlt-ouro" in refused.stderr
+    assert len(refused.stderr.splitlines()) <= 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_core_and_one_plugin_run_a_golden_checkpoint(built: Built, fresh: Environment) -> None:
+    """Guards the wheels as a user gets them: the authors' greedy tokens, from installed files."""
+    for name in ("rlt-core", "rlt-ouro"):
+        fresh.install(built.wheel(name))
+    golden = load_file(GOLDEN / "expected.safetensors")
+    prompt = ",".join(str(int(token)) for token in golden["p0.ids"].ravel())
+    done = fresh.rlt(
+        *("run", str(GOLDEN), "--prompt-token-ids", prompt, "--max-tokens", "24"),
+        *("--ignore-eos", "--temperature", "0", "--dtype", "float32", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [int(token) for token in golden["p0.gen.ids"].ravel()]
+    assert json.loads(done.stdout)["token_ids"] == expected[-24:]
