@@ -23,14 +23,9 @@ class PageReserve:
         the known position is given. The starved come back first in rank first.
         """
         table, pages = self._table, self._pages
-        ahead = np.minimum(table.position + (num_in_flight + 1), table.need)
-        goal = np.where(table.decodes, ahead, table.wanted)
+        goal = np.minimum(table.position + (num_in_flight + 1), table.cap)
         short = (goal > pages.page_limit).nonzero()[0]
-        if not len(short):
-            return short
-        goal = goal[short]
-        if pages.can_grow(short, goal):
-            pages.grow(short, goal)
+        if not len(short) or pages.try_grow(short, goal.take(short)):
             return short[:0]
         return self._secure_now()
 
@@ -46,8 +41,7 @@ class PageReserve:
 
     def _secure_now(self) -> I64:
         table, pages = self._table, self._pages
-        now = np.minimum(table.position + 1, table.need)
-        goal = np.where(table.decodes, now, table.wanted)
+        goal = np.minimum(table.position + 1, table.cap)
         short = table.ranked((goal > pages.page_limit).nonzero()[0])
         # No later slot takes pages while an earlier one lacks them.
         costs = pages.pages_needed(short, goal[short]).cumsum()

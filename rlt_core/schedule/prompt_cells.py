@@ -57,6 +57,11 @@ class PromptCells:
         return len(self._cells)
 
     @property
+    def longest(self) -> int:
+        """The most positions that a row in progress sees."""
+        return max((cell.end for cell in self._cells), default=0)
+
+    @property
     def num_rows(self) -> int:
         """Rows in progress."""
         return len(self._free) - self.num_free
@@ -67,19 +72,19 @@ class PromptCells:
         assert forced is not None, record
         top, self.num_free = self.num_free, self.num_free - (end - start)
         last = tick + forced.num_loops(start, end) - 1
+        # In the order of the columns; most rows have no target, emit nothing, know no next token.
+        same = (0, record.slot, 0, 0, forced.loops, 0, 0, -1, -1, tick, last)
         columns = np.empty((_NUM, end - start), np.int64)
+        columns[:] = np.array(same)[:, None]
         columns[_PLACE] = self._free[self.num_free : top]
-        columns[_SLOT] = record.slot
         columns[_TOKEN] = forced.tokens[start:end]
-        position = np.arange(start, end)
-        columns[_POSITION] = position
-        columns[_EXIT] = forced.loops if forced.exit_at is None else forced.exit_at[start:end]
-        columns[_RULE] = position >= forced.border
-        columns[_EMIT] = 0
-        columns[_KNOWN] = -1
-        columns[_TARGET] = -1 if forced.target is None else forced.target[start:end]
-        columns[_FIRST] = tick
-        columns[_LAST] = last
+        columns[_POSITION] = np.arange(start, end)
+        if end > forced.border:
+            columns[_RULE, max(forced.border - start, 0) :] = 1
+        if forced.exit_at is not None:
+            columns[_EXIT] = forced.exit_at[start:end]
+        if forced.target is not None:
+            columns[_TARGET] = forced.target[start:end]
         if end == len(forced):
             columns[_EMIT, -1] = forced.emits
             columns[_KNOWN, -1] = forced.known_next

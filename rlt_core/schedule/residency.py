@@ -101,7 +101,7 @@ class Residency:
         record.next_start = cell.end
         if forced.drops and cell.end == forced.border:
             self._drop_planes(record)
-            self.table.wanted[record.slot] = len(forced)
+            self.table.cap[record.slot] = len(forced)
         if cell.end < len(forced):
             self.counts.split_prompts += cell.start == 0
             self.prompts.append(record)

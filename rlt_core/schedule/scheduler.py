@@ -165,7 +165,7 @@ class Scheduler:
         if not len(decode) and not len(residency.cells):
             return None
         rows = residency.cells.rows(self._tick)
-        num_chunks = self._num_chunks(decode, rows)
+        num_chunks = self._num_chunks(decode)
         flight = Flight(tick=self._tick, owner=table.owner.copy())
         page_limit = residency.pages.page_limit.copy()
         # Before the planes of prompts that end here are dropped: this tick still reads them.
@@ -207,7 +207,7 @@ class Scheduler:
             if record.request.kind == "score":
                 flight.scored.append(record)
             else:
-                flight.num_firsts += int(residency.table.num_out[record.slot] == 0)
+                flight.num_firsts += residency.table.num_out(record.slot) == 0
 
     def _decode_slots(self, most: int) -> I64:
         table = self._residency.table
@@ -218,13 +218,13 @@ class Scheduler:
             slots = np.sort(slots[oldest])
         return slots
 
-    def _num_chunks(self, decode: I64, rows: PromptRows) -> int:
+    def _num_chunks(self, decode: I64) -> int:
         """Chunks of keys that cover every row."""
-        # No row runs at a position without a page, and pages are reserved just ahead.
-        limits = self._residency.pages.page_limit.take(decode)
-        longest = int(np.maximum.reduce(limits, initial=1))
-        if len(rows):
-            longest = max(longest, int(np.maximum.reduce(rows.position)) + 1)
+        longest = self._residency.cells.longest
+        if len(decode):
+            # No row runs at a position without a page, and pages are reserved just ahead.
+            limits = self._residency.pages.page_limit.take(decode)
+            longest = max(longest, int(np.maximum.reduce(limits)))
         return -(-longest // CHUNK_KEYS)
 
     def _view(self) -> StrategyView:

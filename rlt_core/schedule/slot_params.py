@@ -10,6 +10,8 @@ from rlt_core.contract.specs import ParamSpec
 from rlt_core.runtime.batch import F32, I32, I64, NUM_BIAS, NUM_STOP_IDS, SlotParams
 from rlt_core.schedule.record import Record
 
+_UNUSED = (-1,) * NUM_STOP_IDS
+
 
 class ParamBuilder:
     """Makes SlotParams for a policy's parameters and requests of up to max_len positions."""
@@ -21,10 +23,11 @@ class ParamBuilder:
 
     def build(self, records: Sequence[Record]) -> SlotParams:
         """Records that have just got their slots, in the order of the arrays' entries."""
-        wide = np.array([_ints(record) for record in records], np.int64).T.copy()
-        ints = wide[3:].astype(np.int32)
-        floats = np.array([_floats(record) for record in records], np.float32).T.copy()
-        flags = wide[11:] != 0
+        # One array of each kind, a row a field: an admission is part of a tick's host work.
+        wide = np.array(list(zip(*map(_ints, records), strict=True)), np.int64)
+        ints = wide[3:11].astype(np.int32)
+        floats = np.array(list(zip(*map(_floats, records), strict=True)), np.float32)
+        flags = wide[11:13] != 0
         biased = any(record.request.logit_bias for record in records)
         bias_ids, bias_values = _bias(records) if biased else (None, None)
         return SlotParams(
@@ -47,7 +50,7 @@ class ParamBuilder:
             frequency_penalty=floats[5],
             use_policy=flags[0],
             uses_penalties=flags[1],
-            stop_ids=_stop_ids(records),
+            stop_ids=wide[13:].T,
             bias_ids=bias_ids,
             bias_values=bias_values,
             params={name: self._scalar(name, records) for name in self._scalars},
@@ -94,6 +97,8 @@ def _ints(record: Record) -> tuple[int, ...]:
         r.num_logprobs if r.prompt_logprobs is None else max(r.num_logprobs, r.prompt_logprobs),
         r.use_policy,
         penalties != (1.0, 0.0, 0.0),
+        *r.stop_ids,
+        *_UNUSED[len(r.stop_ids) :],
     )
 
 
@@ -107,13 +112,6 @@ def _floats(record: Record) -> tuple[float, ...]:
         r.presence_penalty,
         r.frequency_penalty,
     )
-
-
-def _stop_ids(records: Sequence[Record]) -> I64:
-    out = np.full((len(records), NUM_STOP_IDS), -1, np.int64)
-    for row, record in zip(out, records, strict=True):
-        row[: len(record.request.stop_ids)] = record.request.stop_ids
-    return out
 
 
 def _bias(records: Sequence[Record]) -> tuple[I64, F32]:

@@ -11,15 +11,17 @@ from rlt_core.runtime.batch import B8, I32, I64
 from rlt_core.schedule.record import Record, State
 
 NOBODY = -1
+_FAR = 1 << 40
 
 
 class SlotTable:
     """Arrays [S] by slot.
 
-    owner: serial of the request in the slot, or -1. decodes: its prompt is done. position: of the
-    input that the device runs or will run next, as far as the results that are in tell. need:
-    positions whose KV it may ever hold. wanted: positions that must have pages before a forced
-    cell may start, 0 where admission gave them. tokens, depths int32 [S, max_len]: its outputs.
+    owner: serial of the request in the slot, or -1. decodes: its prompt is done. position: of its
+    next input, as far as the results that are in tell (one less until the first output came in;
+    far away in the prompt). cap: positions that may get pages now: in a prompt 0 (admission gave
+    them) or what its next cells need; then `need`, the positions whose KV it may ever hold.
+    cursor: where its next output goes in the flat outputs. moved: the tick of its last advance.
     """
 
     def __init__(self, num_slots: int, max_len: int) -> None:
@@ -27,16 +29,14 @@ class SlotTable:
             return np.full(num_slots, fill, np.int64)
 
         self.owner, self.request_id = ints(NOBODY), ints(NOBODY)
-        self.priority, self.position, self.prompt_len = ints(), ints(), ints()
-        self.num_out, self.need, self.wanted, self.moved = ints(), ints(), ints(), ints()
-        self.page_rows = ints()
+        self.priority, self.position = ints(), ints(_FAR)
+        self.cap, self.need, self.moved, self.page_rows = ints(), ints(), ints(), ints()
         self.decodes: B8 = np.zeros(num_slots, np.bool_)
-        self.tokens: I32 = np.zeros((num_slots, max_len), np.int32)
-        self.depths: I32 = np.zeros((num_slots, max_len), np.int32)
-        # One index for both: a flat view of [S, max_len].
-        self._flat_tokens, self._flat_depths = self.tokens.reshape(-1), self.depths.reshape(-1)
-        self._base = np.arange(num_slots, dtype=np.int64) * max_len
         self.records: list[Record | None] = [None] * num_slots
+        self.cursor: I64 = np.arange(num_slots, dtype=np.int64) * max_len
+        self._tokens: I32 = np.zeros(num_slots * max_len, np.int32)
+        self._depths: I32 = np.zeros(num_slots * max_len, np.int32)
+        self._max_len = max_len
         self._free = deque(range(num_slots))
         self._used: B8 = np.zeros(num_slots, np.bool_)
 
@@ -49,49 +49,57 @@ class SlotTable:
         """Give a request the slot that has been free longest; True when it had an owner."""
         slot = self._free.popleft()
         record.slot, record.state = slot, State.PROMPT
-        request, made = record.request, len(record.tokens)
-        self.owner[slot], self.request_id[slot] = record.serial, request.request_id
-        self.priority[slot] = request.priority
-        self.prompt_len[slot] = len(request.prompt)
-        self.num_out[slot], self.need[slot], self.wanted[slot] = made, record.need, 0
-        self.moved[slot], self.page_rows[slot] = record.moved, record.pages_prompt
+        self.owner[slot], self.request_id[slot] = record.serial, record.request.request_id
+        self.priority[slot] = record.request.priority
+        self.need[slot], self.page_rows[slot] = record.need, record.pages_prompt
+        self.moved[slot] = record.moved
+        first, made = slot * self._max_len, len(record.tokens)
+        self.cursor[slot] = first + made
         if made:
-            self.tokens[slot, :made], self.depths[slot, :made] = record.tokens, record.depths
+            self._tokens[first : first + made] = record.tokens
+            self._depths[first : first + made] = record.depths
         self.records[slot] = record
         reused, self._used[slot] = bool(self._used[slot]), True
         return reused
 
     def begin_decode(self, record: Record, position: int) -> None:
         """Its prompt (or replay) is done once the tick being built has run."""
-        record.state = State.DECODE
-        self.decodes[record.slot] = True
-        self.position[record.slot] = position
+        slot, record.state = record.slot, State.DECODE
+        self.decodes[slot] = True
+        self.cap[slot] = record.need
+        # `put` moves it on by one; a resumed row's input is known already.
+        self.position[slot] = position if self.num_out(slot) else position - 1
+
+    def num_out(self, slot: int) -> int:
+        """Outputs that came in."""
+        return int(self.cursor[slot]) - slot * self._max_len
 
     def save(self, record: Record) -> None:
         """The record keeps its outputs so far, for a resume in another slot."""
-        slot, made = record.slot, int(self.num_out[record.slot])
-        record.tokens = self.tokens[slot, :made].copy()
-        record.depths = self.depths[slot, :made].copy()
-        record.moved = int(self.moved[slot])
+        outputs = slice(record.slot * self._max_len, int(self.cursor[record.slot]))
+        record.tokens = self._tokens[outputs].copy()
+        record.depths = self._depths[outputs].copy()
+        record.moved = int(self.moved[record.slot])
 
     def release(self, record: Record) -> None:
         """Take the slot back."""
         slot, record.slot = record.slot, -1
         self.owner[slot], self.decodes[slot], self.records[slot] = NOBODY, False, None
-        self.wanted[slot] = self.need[slot] = 0
+        self.cap[slot], self.need[slot], self.position[slot] = 0, 0, _FAR
         self._free.append(slot)
 
     def put(self, slots: I64, tokens: I64, depths: I64, tick: int) -> int:
         """One more output in each of these slots (distinct); the longest wait in ticks."""
-        made = self.num_out.take(slots)
-        at = self._base.take(slots) + made
-        self._flat_tokens[at] = tokens
-        self._flat_depths[at] = depths
-        self.position[slots] = self.prompt_len.take(slots) + made
-        self.num_out[slots] = made + 1
-        waited = tick - self.moved.take(slots)
+        if not len(slots):
+            return 0
+        at = self.cursor.take(slots)
+        self._tokens[at] = tokens
+        self._depths[at] = depths
+        self.cursor[slots] = at + 1
+        self.position[slots] = self.position.take(slots) + 1
+        longest = tick - int(np.minimum.reduce(self.moved.take(slots)))
         self.moved[slots] = tick
-        return int(np.maximum.reduce(waited, initial=0))
+        return longest
 
     def touch(self, slot: int, tick: int) -> int:
         """This slot advanced in `tick`; its wait since the last advance."""
