@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,6 @@ LENGTH = 300
 DTYPES = (torch.float32, torch.bfloat16)
 # query heads, KV heads, head size
 HEADS = ((4, 4, 16), (4, 2, 12), (6, 1, 32), (1, 1, 8))
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """Put the thread count back."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -122,21 +114,28 @@ def in_tiles(start: int, stop: int, size: int = TILE_ROWS) -> list[list[int]]:
     return [list(range(s, min(s + size, stop))) for s in range(start, stop, size)]
 
 
-def decoded(text: Text, page_size: int = 16, num_chunks: int = 3) -> dict[int, Tensor]:
-    """The plain order: every position alone, after all earlier ones were stored."""
-    memory = Memory(text, page_size, 0, num_chunks)
+# around the borders of pages and chunks
+ALONE = (*range(18), 31, 32, 100, *range(124, 132), 199, 200, 255, 256, 257, 298, 299)
+
+
+def decoded(text: Text) -> dict[int, Tensor]:
+    """Positions alone, each when only the earlier ones are stored."""
+    memory = Memory(text, 16, 0)
     out: dict[int, Tensor] = {}
-    for position in range(LENGTH):
+    for position in ALONE:
+        memory.fill(position)
         out |= memory.attend([[position]])
     return out
 
 
 def equal(found: dict[int, Tensor], wanted: dict[int, Tensor]) -> bool:
-    """Bits, the sign of zero included."""
+    """Bits, the sign of zero included, at the positions that both have."""
     kind = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
+    both = found.keys() & wanted.keys()
+    assert both
     return all(
-        torch.equal(row.view(kind[row.dtype]), wanted[p].view(kind[row.dtype]))
-        for p, row in found.items()
+        torch.equal(found[p].view(kind[found[p].dtype]), wanted[p].view(kind[found[p].dtype]))
+        for p in both
     )
 
 
@@ -156,17 +155,18 @@ def test_every_arrangement_gives_the_same_bits(
     heads: tuple[int, int, int], dtype: torch.dtype
 ) -> None:
     """SDPA, or any reduction over a variable length, differs between prompt and decode."""
-    torch.set_num_threads(1)
     text = Text.random(2, heads, dtype)
     wanted = decoded(text)
-    for num_threads in (1, 2):
-        torch.set_num_threads(num_threads)
-        for page_size in (4, 16, 128):
-            whole = Memory(text, page_size, page_size).attend(in_tiles(0, LENGTH))
-            assert equal(whole, wanted), f"page size {page_size}"
-        assert equal(Memory(text, 16, 5, num_chunks=6).attend(in_tiles(0, LENGTH)), wanted)
-        assert equal(_in_chunks(text, 7), wanted)
-        assert equal(_in_chunks(text, 64, shift=5), wanted)
+    for page_size in (4, 16, 128):
+        whole = Memory(text, page_size, page_size).attend(in_tiles(0, LENGTH))
+        assert equal(whole, wanted), f"page size {page_size}"
+    assert equal(Memory(text, 16, 5, num_chunks=5).attend(in_tiles(0, LENGTH)), wanted)
+    assert equal(_in_chunks(text, 7), whole)
+    assert equal(_in_chunks(text, 64, shift=3), whole)
+    assert equal(Memory(text, 16, 6).attend(in_tiles(0, LENGTH, 3)), whole)
+    torch.set_num_threads(2)
+    assert equal(Memory(text, 16, 7).attend(in_tiles(0, LENGTH)), whole)
+    assert equal(_in_chunks(text, 128), whole)
 
 
 def _in_chunks(text: Text, size: int, shift: int = 0) -> dict[int, Tensor]:
@@ -186,7 +186,8 @@ def test_prompt_and_decode_rows_share_a_launch() -> None:
     wanted = decoded(text)
     memory = Memory(text, 16, 3)
     memory.fill(200)
-    found = memory.attend([[199], [180], *in_tiles(200, 245), [7], [150], [128], [127]])
+    found = memory.attend([[199], [100], *in_tiles(200, 259), [7], [31], [128], [127]])
+    assert found.keys() & wanted.keys() >= {199, 100, 7, 31, 128, 127, 200, 255, 256, 257}
     assert equal(found, wanted)
 
 
@@ -195,7 +196,7 @@ def test_without_store_the_pool_keeps_its_bits(dtype: torch.dtype) -> None:
     """A guess must not leave KV behind, yet see its own; NaN bits count as well."""
     text = Text.random(4, (4, 2, 12), dtype)
     wanted = decoded(text)
-    for position in (0, 15, 16, 127, 128, 255, 299):
+    for position in (0, 16, 127, 128, 299):
         memory = Memory(text, 4, position)
         memory.fill(position)
         before = memory.pool.clone().view(torch.uint8)
@@ -212,10 +213,10 @@ def test_a_broken_request_stays_alone() -> None:
     broken = Text(text.q.clone(), text.k, text.v)
     broken.q[40], broken.q[90, 0, 3] = torch.nan, torch.inf
     memory = Memory(broken, 16, 4)
-    memory.fill(100)
-    found = memory.attend([[40], [50], [90], [60]])
+    memory.fill(130)
+    found = memory.attend([[40], [31], [90], [128]])
     assert found[40].isnan().all()
-    assert equal({p: found[p] for p in (50, 60)}, wanted)
+    assert equal({p: found[p] for p in (31, 128)}, wanted)
 
 
 def test_rows_that_see_nothing_are_zero() -> None:
@@ -232,7 +233,7 @@ def test_operator_count_is_the_same_for_any_rows() -> None:
     """No Python per row or tile, no host read, no data-dependent shape."""
     text = Text.random(7, (4, 4, 16), torch.float32)
     seen = []
-    for tiles in ([[0]], in_tiles(0, 8), in_tiles(0, 256), [[p] for p in range(256)]):
+    for tiles in ([[0]], in_tiles(0, 8), in_tiles(0, 256), [[p] for p in range(40)]):
         memory, mode = Memory(text, 16, 7), Names()
         positions = torch.tensor([p for tile in tiles for p in tile])
         rows = memory._rows(tiles, positions, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -22,22 +22,14 @@ SHAPES = (
 RowFunction = Callable[[Tensor], Tensor]
 
 
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """Put the thread count back."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def differing(function: RowFunction, x: Tensor, counts: tuple[int, ...] = ROWS) -> list[str]:
     """Where a row's bits change with row count, place or thread count."""
     torch.set_num_threads(1)
     reference = function(x)
     found = []
-    for threads in (1, 2):
+    for threads, tried in ((1, counts), (2, counts[-1:])):
         torch.set_num_threads(threads)
-        for count in counts:
+        for count in tried:
             for start in {0, (len(x) - count) // 2, len(x) - count}:
                 rows = slice(start, start + count)
                 if not torch.equal(function(x[rows]), reference[rows]):
@@ -92,12 +84,11 @@ def test_linear_is_a_product() -> None:
 @pytest.mark.parametrize("width", [3, 32, 48, 100, 128, 257, 2048])
 def test_norms_and_silu_rows_are_independent(width: int, dtype: torch.dtype) -> None:
     """torch.silu and sigmoid change with an element's place; norms must have one tree."""
-    x = random(11, TOTAL, 2 * width, dtype=dtype)
+    x = random(11, TOTAL if width < 2048 else 40, 2 * width, dtype=dtype)
+    counts = tuple(count for count in ROWS if count <= len(x))
     w_post, w_next = random(12, width, dtype=dtype), random(13, width, dtype=dtype)
-    assert not differing(ops.silu_mul, x)
-    assert not differing(ops.stable_sigmoid, x)
-    for function in _norms(w_post, w_next, width):
-        assert not differing(function, x)
+    for function in (ops.silu_mul, ops.stable_sigmoid, *_norms(w_post, w_next, width)):
+        assert not differing(function, x, counts)
 
 
 def _norms(w_post: Tensor, w_next: Tensor, width: int) -> list[RowFunction]:
