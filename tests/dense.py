@@ -1,0 +1,127 @@
+"""A context for models without pool, pages, batches or cache: plain torch, written apart.
+
+Every key and value of every depth is kept by (depth, position), and each row says which depth of
+each earlier position it sees. tests/reference.py holds those rules.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlt_core.contract.protocols import RopeSpec
+from rlt_core.runtime.philox import philox4x32
+
+
+class DenseOps:
+    """contract.protocols.Operators in the shortest plain torch."""
+
+    def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:
+        return weight[tokens]
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return x @ weight.T if bias is None else x @ weight.T + bias
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        return self.rms_norm(x + residual, weight, eps), x + residual
+
+    def norm_add_norm(
+        self, sub: Tensor, residual: Tensor, w_post: Tensor, w_next: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        total = residual + self.rms_norm(sub, w_post, eps)
+        return self.rms_norm(total, w_next, eps), total
+
+    def add_norm(self, sub: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self.rms_norm(sub + residual, weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+
+class DenseContext:
+    """contract.protocols.LoopContext for rows of one sequence of n positions.
+
+    seen [R, n]: the depth of each position whose keys a row sees, -1 for none; own positions
+    stand at the row's depth. kept: (track, layer) -> keys and values [2, depths, n, G, d], NaN
+    where nothing was written, so that a wrong rule shows.
+    """
+
+    def __init__(
+        self,
+        kept: dict[tuple[str, int], Tensor],
+        positions: Tensor,
+        depth: int,
+        seen: Tensor,
+        num_depths: int,
+        state_seed: int,
+    ) -> None:
+        self._kept, self.positions, self._seen = kept, positions, seen
+        self.depth = torch.full_like(positions, depth)
+        self._at, self._num_depths, self._state_seed = depth, num_depths, state_seed
+        self.ops = DenseOps()
+
+    def attend(
+        self,
+        track: str,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rope: RopeSpec | None = None,
+        qk_bias: Tensor | None = None,
+        qk_norm: tuple[Tensor, Tensor, float] | None = None,
+        store: bool = True,
+    ) -> Tensor:
+        if qk_bias is not None:
+            q, k = q + qk_bias[0], k + qk_bias[1]
+        if qk_norm is not None:
+            q = self.ops.rms_norm(q, qk_norm[0], qk_norm[2])
+            k = self.ops.rms_norm(k, qk_norm[1], qk_norm[2])
+        if rope is not None:
+            q, k = rotate(q, self.positions, rope), rotate(k, self.positions, rope)
+        n = self._seen.shape[1]
+        if (track, layer) not in self._kept:
+            empty = torch.full((2, self._num_depths, n, *k.shape[1:]), float("nan"), dtype=k.dtype)
+            self._kept[track, layer] = empty
+        kept = self._kept[track, layer]
+        kept[:, self._at, self.positions] = torch.stack((k, v))
+        hidden = self._seen < 0
+        both = kept[:, self._seen.clamp(min=0), torch.arange(n)]  # [2, R, n, G, d]
+        both = both.masked_fill(hidden[None, :, :, None, None], 0.0)
+        keys, values = both.repeat_interleave(q.shape[1] // k.shape[1], dim=3).unbind(0)
+        scores = torch.einsum("rhd,rnhd->rhn", q, keys) * q.shape[-1] ** -0.5
+        weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
+        return torch.einsum("rhn,rnhd->rhd", weights, values)
+
+    def random_bits(self, purpose: int, count: int) -> Tensor:
+        low, high = (torch.tensor([[self._state_seed >> by & 0xFFFFFFFF]]) for by in (0, 32))
+        lane = torch.arange(-(-count // 4))[None]
+        zero = torch.zeros_like(lane)
+        words = philox4x32(low, high, self.positions[:, None], zero + purpose, lane, zero)
+        return torch.stack(words, -1).flatten(1)[:, :count]
+
+    def option(self, name: str) -> Tensor:
+        raise NotImplementedError(name)
+
+
+def rotate(x: Tensor, positions: Tensor, rope: RopeSpec) -> Tensor:
+    """Rotary embedding of x [R, H, d] as complex numbers."""
+    pair = torch.arange(rope.dim // 2, dtype=torch.float64)
+    angle = positions.double()[:, None, None] * rope.theta ** (-2 * pair / rope.dim)
+    turned, rest = x[..., : rope.dim].double(), x[..., rope.dim :]
+    if rope.interleaved:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+    else:
+        first, second = turned.chunk(2, dim=-1)
+    new = torch.complex(first, second) * torch.polar(torch.ones_like(angle), angle)
+    parts = (new.real, new.imag)
+    both = torch.stack(parts, -1).flatten(-2) if rope.interleaved else torch.cat(parts, -1)
+    return torch.cat((both.to(x.dtype), rest), dim=-1)

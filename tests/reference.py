@@ -1,0 +1,184 @@
+"""Brute-force references: the rules of each layout and exit mode, without pool or cache.
+
+For every output the whole sequence is computed anew. A rule says two things: in which order rows
+can be computed, and which depth of an earlier position a row sees. Depths count from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rlt_core.contract.protocols import LoopedModel
+from tests.dense import DenseContext
+
+Group = tuple[Tensor, int]  # positions that run loop `depth` together
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """n tokens with, per position, the depth its KV has and the depth its output is read at."""
+
+    tokens: Tensor
+    prompt_len: int
+    kv_depth: Tensor
+    read_depth: Tensor
+    loops: int
+
+
+Order = Callable[[Text], Iterable[Group]]
+Seen = Callable[[Text, Tensor, int], Tensor]
+
+
+def by_depth(s: Text) -> Iterable[Group]:
+    """All positions that reach a depth take its loop together."""
+    for depth in range(1, s.loops + 1):
+        yield (s.kv_depth >= depth).nonzero()[:, 0], depth
+
+
+def by_position(s: Text, start: int = 0) -> Iterable[Group]:
+    """All loops of a position before the next one's."""
+    for position in range(start, len(s.tokens)):
+        for depth in range(1, int(s.kv_depth[position]) + 1):
+            yield torch.tensor([position]), depth
+
+
+def prompt_by_depth(s: Text) -> Iterable[Group]:
+    """The prompt by depth, what was generated position by position."""
+    for depth in range(1, s.loops + 1):
+        yield torch.arange(s.prompt_len), depth
+    yield from by_position(s, s.prompt_len)
+
+
+def see_min(s: Text, rows: Tensor, depth: int) -> Tensor:
+    """last_exited: depth min(d, KV depth); in mode full every KV depth is D."""
+    return s.kv_depth.clamp(max=depth).expand(len(rows), -1)
+
+
+def see_last(s: Text, rows: Tensor, depth: int) -> Tensor:
+    """shared: the last values of every earlier position."""
+    return s.kv_depth.expand(len(rows), -1)
+
+
+def see_last_step(s: Text, rows: Tensor, depth: int) -> Tensor:
+    """last_step: prompt rows as in last_exited, generated rows the last values."""
+    generated = (rows >= s.prompt_len)[:, None]
+    return torch.where(generated, see_last(s, rows, depth), see_min(s, rows, depth))
+
+
+RULES: dict[str, tuple[Order, Seen]] = {
+    "last_exited": (by_depth, see_min),
+    "shared": (by_position, see_last),
+    "last_step": (prompt_by_depth, see_last_step),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """One pass over a sequence: state after each loop [D + 1, n, W], gate logits [D + 1, n]."""
+
+    states: Tensor
+    gates: Tensor
+    logits: Callable[[Tensor], Tensor]  # read-out depths [n] -> logits [n, V]
+
+
+def run_pass(model: LoopedModel, s: Text, layout: str, state_seed: int = 0) -> Pass:
+    """Compute every position of a sequence by a layout's rule."""
+    order, seen = RULES[layout]
+    n, positions = len(s.tokens), torch.arange(len(s.tokens))
+    kept: dict[tuple[str, int], Tensor] = {}
+
+    def context(rows: Tensor, depth: int, sees: Tensor) -> DenseContext:
+        sees = torch.where(positions < rows[:, None], sees, -1)
+        sees = torch.where(positions == rows[:, None], depth, sees)
+        return DenseContext(kept, rows, depth, sees, s.loops + 1, state_seed)
+
+    def boundary(rows: Tensor) -> DenseContext:
+        return context(rows, 0, torch.zeros(len(rows), n, dtype=torch.int64))
+
+    start = model.prelude(s.tokens, boundary(positions))
+    states = torch.full((s.loops + 1, *start.shape), float("nan"), dtype=start.dtype)
+    gates = torch.full((s.loops + 1, n), float("nan"))
+    states[0] = start
+    for rows, depth in order(s):
+        ctx = context(rows, depth, seen(s, rows, depth))
+        before = states[depth - 1, rows]
+        states[depth, rows] = model.loop(before, ctx)
+        signals = model.signals(states[depth, rows], before, ctx, frozenset({"gate"}))
+        if "gate" in signals:
+            gates[depth, rows] = signals["gate"].float()
+
+    def logits(read_depth: Tensor) -> Tensor:
+        ctx = boundary(positions)
+        return model.head(model.coda(states[read_depth, positions], ctx), ctx)
+
+    return Pass(states=states, gates=gates, logits=logits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """When a row's output is read: policy "fixed", "gate" (threshold) or "trace" (depths)."""
+
+    policy: str = "fixed"
+    threshold: float = 1.0
+    trace: Sequence[int] = ()
+    loops: int
+    min_loops: int = 1
+    max_loops: int
+
+    def depth(self, gates: Tensor, output: int) -> int:
+        """The depth of output `output`, given the gate logits of loops 1 .. D [D]."""
+        remaining = 1.0
+        for depth in range(1, self.max_loops + 1):
+            remaining *= 1.0 - float(torch.sigmoid(gates[depth - 1].double()))
+            by_gate = self.policy == "gate" and self.threshold < 1.0
+            says = by_gate and 1.0 - remaining >= self.threshold
+            says |= self.policy == "trace" and depth >= self.trace[output]
+            if says and depth >= self.min_loops:
+                return depth
+        return self.max_loops
+
+
+@dataclass(slots=True)
+class Generated:
+    """Tokens, read-out depths and the logits of each output."""
+
+    tokens: list[int] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+
+
+@torch.no_grad()
+def generate(
+    model: LoopedModel,
+    prompt: Sequence[int],
+    num_outputs: int,
+    exits: Exit,
+    *,
+    layout: str = "last_exited",
+    full: bool = False,
+    state_seed: int = 0,
+    known: Sequence[int] | None = None,
+) -> Generated:
+    """Greedy outputs, or the logits and depths at `known` ones (forced)."""
+    out, loops = Generated(), exits.loops
+    for index in range(num_outputs):
+        tokens = torch.tensor([*prompt, *out.tokens])
+        # The position that gives the output is computed at every depth, then decided.
+        reads = torch.full_like(tokens, loops)
+        reads[len(prompt) :] = torch.tensor([*out.depths[1:], loops][:index], dtype=torch.int64)
+        if full and index:
+            reads[len(prompt) - 1] = out.depths[0]
+        kv_depth = torch.full_like(tokens, loops) if full else reads.clone()
+        s = Text(tokens, len(prompt), kv_depth, reads, loops)
+        run = run_pass(model, s, layout, state_seed)
+        decides = full or index > 0
+        reads[-1] = exits.depth(run.gates[1:, -1], index) if decides else loops
+        logits = run.logits(reads)[-1]
+        out.depths.append(int(reads[-1]))
+        out.tokens.append(int(logits.argmax()) if known is None else known[index])
+        out.logits.append(logits)
+    return out
