@@ -129,7 +129,7 @@ _SIGNALS = frozenset({"gate", "state", "logits"})
 
 
 def _make(factory: str):  # type: ignore[no-untyped-def]  # whatever the plugin's factory gives
-    return load_object(factory)()  # type: ignore[operator]
+    return load_object(factory)()
 
 
 def _make_slots(
