@@ -75,6 +75,13 @@ def test_bfloat16_logits_give_the_depths_of_float32() -> None:
     print(f"seed {seed}")
     generator = torch.Generator().manual_seed(seed)
     logits = (torch.randn(400, 6, generator=generator) * 3).bfloat16()
+    state, params = {"remaining": torch.ones(400)}, {"exit_threshold": torch.ones(400)}
+    depth = torch.ones(400, dtype=torch.int64)
+    one, other = (
+        Gate().decide({"gate": gate}, state, params, depth)[1]["remaining"]
+        for gate in (logits[:, 0], logits[:, 0].float())
+    )
+    assert torch.equal(one, other)
     cdf = 1 - (1 - logits.double().sigmoid()).cumprod(1)
     compared = 0
     for threshold in (0.3, 0.5, 0.7, 0.9, 0.99):
@@ -93,27 +100,30 @@ def test_gate_bits_depend_on_no_neighbour() -> None:
     seed = 77
     print(f"seed {seed}")
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(67, generator=generator) * 4
-    policy, depth = Gate(), torch.ones(67, dtype=torch.int64)
-    before = torch.rand(67, generator=generator)
-    limits = torch.rand(67, generator=generator)
+    logits = torch.randn(2000, generator=generator) * 4
+    before = torch.rand(2000, generator=generator)
+    limits = torch.rand(2000, generator=generator)
 
-    def run(rows: slice) -> tuple[Tensor, Tensor]:
-        leaves, state = policy.decide(
-            {"gate": logits[rows].clone()},
-            {"remaining": before[rows].clone()},
-            {"exit_threshold": limits[rows].clone()},
-            depth[rows],
-        )
-        return leaves, state["remaining"]
+    def run(size: int) -> tuple[Tensor, Tensor]:
+        parts = [
+            Gate().decide(
+                {"gate": gate.clone()},
+                {"remaining": rest.clone()},
+                {"exit_threshold": limit.clone()},
+                torch.ones(len(gate), dtype=torch.int64),
+            )
+            for gate, rest, limit in zip(
+                logits.split(size), before.split(size), limits.split(size), strict=True
+            )
+        ]
+        leaves = torch.cat([part[0] for part in parts])
+        return leaves, torch.cat([part[1]["remaining"] for part in parts])
 
-    leaves, remaining = run(slice(None))
-    for size in (1, 2, 3, 7, 8, 9, 16, 33, 66):
-        for start in range(67 - size + 1):
-            rows = slice(start, start + size)
-            again = run(rows)
-            assert torch.equal(again[0], leaves[rows])
-            assert torch.equal(again[1].view(torch.int32), remaining[rows].view(torch.int32))
+    leaves, remaining = run(2000)
+    for size in (1, 3, 7, 8, 16, 33, 256):
+        again = run(size)
+        assert torch.equal(again[0], leaves)
+        assert torch.equal(again[1].view(torch.int32), remaining.view(torch.int32))
 
 
 def test_gate_changes_no_argument() -> None:

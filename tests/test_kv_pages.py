@@ -220,6 +220,19 @@ def test_nothing_is_half_done() -> None:
     pages.check()
 
 
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_last_free_page(lacking: int) -> None:
+    """A74: one page too few is too few, and the last one can be had."""
+    plan = make_plan(LastExited())
+    pages = HostPages(plan, 2, 4, 1 + 4 * plan.table_rows - lacking)
+    both, to = ints(0, 1), ints(8, 8)
+    pages.admit(both, ints(DEPTH, DEPTH))
+    assert pages.can_grow(both, to) == (not lacking)
+    assert pages.try_grow(both, to) == (not lacking)
+    assert pages.num_free == (pages.num_usable if lacking else 0)
+    pages.check()
+
+
 def test_reuse_is_adversarial_when_shuffled() -> None:
     """A97: a LIFO free list hands the same pages back and hides a stale table."""
     plan = make_plan(LastExited())

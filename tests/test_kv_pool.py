@@ -28,6 +28,10 @@ class NoHostReads(TorchDispatchMode):
         name = str(func)
         if any(word in name for word in ("_local_scalar_dense", "nonzero", "masked_select")):
             raise AssertionError(f"{name} in the tick")
+        # An index by a mask finds its size inside the operator, where no mode sees it.
+        indices = args[1] if name.startswith(("aten.index.", "aten.index_put")) else ()
+        if any(index is not None and index.dtype == torch.bool for index in indices):
+            raise AssertionError(f"{name} by a mask in the tick")
         self.count += 1
         return func(*args, **(kwargs or {}))
 
