@@ -57,6 +57,8 @@ class Collector:
         owner, request_id = flight.owner.take(slot), table.request_id.take(slot)
         mine = table.owner.take(slot) == owner
         self._count(out, len(slot) - flight.num_firsts)
+        # Before a first output in the same tick can end the request.
+        score_ids = self._score_ids(flight)
         if mine.all():
             events = _events(out, index, request_id)
             self._advance(slot, events.token, events.depth, events.finish, out.tick)
@@ -65,7 +67,9 @@ class Collector:
             self._advance(slot[mine], out.token[own], out.depth[own], out.finish[own], out.tick)
             kept = self._strays(out, index, owner, mine, request_id)
             events = _events(out, index[kept], request_id[kept])
-        self._score(out, flight, events)
+        if score_ids is not None:
+            _put_scores(events, out, flight, score_ids)
+        self._end_scored(flight)
         return self._with_endings(events)
 
     def flush(self, tick: int) -> Events:
@@ -99,14 +103,10 @@ class Collector:
                 self._residency.end(record)
         return kept
 
-    def _score(self, out: TickOutput, flight: Flight, events: Events) -> None:
-        if len(flight.score_slot):
-            self._score_rows(out, flight, events)
-        for record in flight.scored:
-            if record.state is not State.GONE:
-                self._end(record, LENGTH)
-
-    def _score_rows(self, out: TickOutput, flight: Flight, events: Events) -> None:
+    def _score_ids(self, flight: Flight) -> I64 | None:
+        """Request ids of the tick's scored rows [X], -1 where it ended; None without any."""
+        if not len(flight.score_slot):
+            return None
         owner = flight.owner[flight.score_slot]
         request_id = np.full(len(owner), -1, np.int64)
         for serial in np.unique(owner).tolist():
@@ -115,12 +115,12 @@ class Collector:
                 rows = owner == serial
                 request_id[rows] = record.request.request_id
                 record.num_scored = int(flight.score_position[rows].max()) + 1
-        index = np.flatnonzero(request_id >= 0)
-        events.score_request_id = request_id[index]
-        events.score_position = flight.score_position[index]
-        for name in _SCORE_FIELDS:
-            values = getattr(out, name)
-            setattr(events, name, None if values is None else values[index])
+        return request_id
+
+    def _end_scored(self, flight: Flight) -> None:
+        for record in flight.scored:
+            if record.state is not State.GONE:
+                self._end(record, LENGTH)
 
     def _end(self, record: Record, finish: int) -> None:
         self._residency.end(record)
@@ -183,6 +183,15 @@ def _events(out: TickOutput, index: I64, request_id: I64) -> Events:
     if np.maximum.reduce(finish, initial=0) >= ERROR:
         events.errors = dict.fromkeys(request_id[finish == ERROR].tolist(), _NOT_FINITE)
     return events
+
+
+def _put_scores(events: Events, out: TickOutput, flight: Flight, request_id: I64) -> None:
+    index = np.flatnonzero(request_id >= 0)
+    events.score_request_id = request_id[index]
+    events.score_position = flight.score_position[index]
+    for name in _SCORE_FIELDS:
+        values = getattr(out, name)
+        setattr(events, name, None if values is None else values[index])
 
 
 def _append(events: Events, request_id: I64, finish: I64) -> None:

@@ -9,6 +9,7 @@ back (preemption). No step here looks at decode rows one by one, or knows their 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from rlt_core.contract.protocols import (
     StrategyPlan,
     StrategyView,
 )
+from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
@@ -52,6 +54,16 @@ class Scheduler:
     def counts(self) -> TickCounts:
         """What the run contained so far."""
         return self._residency.counts
+
+    @property
+    def records(self) -> Mapping[int, Record]:
+        """The live requests by id."""
+        return self._residency.records
+
+    @property
+    def pages(self) -> HostPages:
+        """The pool's book-keeping, for reports and checks; only the scheduler changes it."""
+        return self._residency.pages
 
     @property
     def has_work(self) -> bool:

@@ -12,21 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rlt_core.contract.layouts import PlaneRule
 from rlt_core.contract.specs import Entry
-from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
+from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
 from rlt_core.runtime.batch import EngineConfig, PromptRows, SlotParams, TickInput, TickOutput
+from tests.fake_pool import FakePool, mix
 
 EMPTY, PROMPT, READY, RUN, LEAVING, DONE = range(6)
-_WORD = (1 << 64) - 1
-
-
-def mix(*values: int) -> int:
-    """A 64-bit hash of integers, in order."""
-    out = 0x9E3779B97F4A7C15
-    for value in values:
-        out = ((out ^ (value & _WORD)) * 0xBF58476D1CE4E5B9) & _WORD
-        out ^= out >> 29
-    return out
 
 
 @dataclass(slots=True)
@@ -79,9 +71,7 @@ class FakeExecutor:
         self.vocab_size, self.exits = vocab_size, exits
         self.slots = [_Slot() for _ in range(config.num_slots)]
         self.places: dict[int, _Row] = {}
-        shape = (config.num_slots, kv.table_rows, config.pages_per_row)
-        self.table = np.zeros(shape, np.int64)
-        self.pool: list[list[int | None]] = [[None] * kv.page_size for _ in range(config.num_pages)]
+        self.pool = FakePool(config, kv)
         self._results: deque[TickOutput] = deque()
         self._next_tick = 0
         self._page_limit = np.zeros(config.num_slots, np.int64)
@@ -112,17 +102,12 @@ class FakeExecutor:
         self._results.append(_output(tick.tick, events + prompt_events, scores, counts))
 
     def _apply(self, tick: TickInput) -> None:
-        for page in tick.freed_pages.tolist():
-            self.pool[page] = [None] * self.kv.page_size
         for slot in tick.cleared.tolist():
             self.slots[slot] = _Slot()
             self.places = {p: row for p, row in self.places.items() if row.slot != slot}
         if tick.admitted is not None:
             self._admit(tick.admitted)
-        at = (tick.table_slot, tick.table_row, tick.table_index)
-        self.table[at] = tick.table_page
-        held = self.table[self.table != 0]
-        assert len(np.unique(held)) == len(held), "a page is in two places"
+        self.pool.update(tick)
         self._page_limit = tick.page_limit.astype(np.int64)
 
     def _admit(self, new: SlotParams) -> None:
@@ -203,11 +188,11 @@ class FakeExecutor:
         for row in moving:
             row.depth += 1
             plane = self._rule(row, rule[id(row)]).write[row.depth - 1]
-            self._write(row, plane, mix(row.state, row.depth, plane))
+            self.pool.write(row.slot, row.position, plane, mix(row.state, row.depth, plane))
         for row in moving:
             planes = self._rule(row, rule[id(row)])
             read, write = planes.read[row.depth - 1], planes.write[row.depth - 1]
-            row.state = mix(row.state, self._read(row, read, write))
+            row.state = mix(row.state, self.pool.read(row.slot, row.position, read, write))
         moved, decoding = set(map(id, moving)), set(map(id, live))
         for row in rows:
             if id(row) not in moved:
@@ -236,7 +221,7 @@ class FakeExecutor:
             planes = self._rule(row, rule)
             for plane in planes.fill[row.depth - 1]:
                 source = planes.write[row.depth - 1]
-                self._copy(row, source, plane)
+                self.pool.fill(row.slot, row.position, source, plane)
         return True
 
     def _policy(self, row: _Row) -> bool:
@@ -279,11 +264,9 @@ class FakeExecutor:
         """Boundary tracks: all rows write, then all read."""
         for row in rows:
             assert row.read_depth, "a row reached the coda before it left"
-        for track in self.kv.tracks:
-            if not track.per_depth:
-                for row in rows:
-                    self._write(row, 0, mix(row.read_state, 5), track)
-        return [(row, mix(row.read_state, self._read_boundary(row))) for row in rows]
+            self.pool.write_boundary(row.slot, row.position, mix(row.read_state, 5))
+        boundary = [self.pool.read_boundary(row.slot, row.position) for row in rows]
+        return [(row, mix(row.read_state, kv)) for row, kv in zip(rows, boundary, strict=True)]
 
     def _emit(self, row: _Row, out: int) -> _Event:
         slot = self.slots[row.slot]
@@ -299,61 +282,9 @@ class FakeExecutor:
     def _param(self, row: _Row, name: str) -> int:
         return self.slots[row.slot].params[name]
 
-    def _rule(self, row: _Row, rule: int):  # type: ignore[no-untyped-def]
+    def _rule(self, row: _Row, rule: int) -> PlaneRule:
         tables = self.kv.tables[self._param(row, "loops") - 1]
         return tables.decode if rule else tables.prompt
-
-    def _per_depth(self) -> list[TrackPlaces]:
-        return [track for track in self.kv.tracks if track.per_depth]
-
-    def _page(self, row: _Row, table_row: int, position: int) -> int:
-        page = int(self.table[row.slot, table_row, position // self.kv.page_size])
-        assert page, f"slot {row.slot} has no page for position {position} of row {table_row}"
-        return page
-
-    def _write(self, row: _Row, plane: int, value: int, only: TrackPlaces | None = None) -> None:
-        for track in [only] if only is not None else self._per_depth():
-            for part in range(track.parts):
-                page = self._page(row, track.first + plane * track.parts + part, row.position)
-                self.pool[page][row.position % self.kv.page_size] = mix(value, part)
-
-    def _copy(self, row: _Row, source: int, plane: int) -> None:
-        offset = row.position % self.kv.page_size
-        for track in self._per_depth():
-            for part in range(track.parts):
-                base = track.first + part
-                come = self._page(row, base + source * track.parts, row.position)
-                go = self._page(row, base + plane * track.parts, row.position)
-                self.pool[go][offset] = self.pool[come][offset]
-
-    def _read(self, row: _Row, read: int, write: int) -> int:
-        out = 0
-        for track in self._per_depth():
-            for part in range(track.parts):
-                base = track.first + part
-                out = mix(out, self._sum(row, base + read * track.parts, row.position))
-                own = self._page(row, base + write * track.parts, row.position)
-                value = self.pool[own][row.position % self.kv.page_size]
-                assert value is not None
-                out = mix(out, value)
-        return out
-
-    def _read_boundary(self, row: _Row) -> int:
-        out = 0
-        for track in self.kv.tracks:
-            if not track.per_depth:
-                for part in range(track.parts):
-                    out = mix(out, self._sum(row, track.first + part, row.position + 1))
-        return out
-
-    def _sum(self, row: _Row, table_row: int, end: int) -> int:
-        """A hash of what the pool holds at positions 0 .. end - 1."""
-        out = 0
-        for position in range(end):
-            value = self.pool[self._page(row, table_row, position)][position % self.kv.page_size]
-            assert value is not None, f"position {position} of slot {row.slot} was never written"
-            out = (out * 31 + value) & _WORD
-        return out
 
 
 _PARAMS = (
