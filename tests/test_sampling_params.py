@@ -47,7 +47,7 @@ def build(params: SamplingParams, defaults: Any = None, **changes: Any) -> Engin
         *[("stop", value) for value in ("", [""], 3, [1], {"a": 1})],
         *[("stop_token_ids", value) for value in ([-1], [True], [1.5], "12", 5)],
         *[("logit_bias", value) for value in ({-1: 1}, {1: math.nan}, {1: 101}, {True: 1}, [1])],
-        *[("logit_bias", {i: 1.0 for i in range(513)})],
+        *[("logit_bias", dict.fromkeys(range(513), 1.0))],
         *[("trace", value) for value in ([0], [True], "11", [1.0])],
         *[("ignore_eos", value) for value in (1, None, "yes")],
         *[("include_stop_str_in_output", 0), ("skip_special_tokens", None)],
@@ -159,9 +159,9 @@ def test_bad_prompts(bad: object) -> None:
 def test_too_long_names_both_numbers() -> None:
     """CASES A74: a prompt longer than the pool was taken and failed later."""
     builder = RequestBuilder(report(max_len=40, token_capacity=40), GenerationDefaults())
-    builder.generate(builder.tokens("prompt", [1] * 40), SamplingParams(), range(1))
-    with pytest.raises(RequestError, match=r"41 .*\b40\b"):
-        builder.generate(builder.tokens("prompt", [1] * 41), SamplingParams(), range(1))
+    builder.generate(builder.tokens("prompt", [1] * 39), SamplingParams(), range(1))
+    with pytest.raises(RequestError, match=r"40 .*at least 1 output.*\b40\b"):
+        builder.generate(builder.tokens("prompt", [1] * 40), SamplingParams(), range(1))
     assert build(SamplingParams(max_tokens=None)).max_tokens == MAX_LEN
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from rlt_core.api.collector import Alternatives, Collector
 from rlt_core.contract.errors import RequestError, StageError
 from rlt_core.runtime.batch import F32, I64
-from rlt_core.schedule.request import ERROR, Events
+from rlt_core.schedule.request import ERROR, RUNNING, Events
 from rlt_core.stage.client import Client
 from rlt_core.stage.messages import Abort, AddRequests, Answer, RequestFailed, Tick
 
@@ -110,10 +110,16 @@ class Dispatcher:
                 continue
             wanted = collector.request.num_logprobs
             others = _alternatives(events.top_ids, events.top_logprobs, i, wanted)
-            if collector.take(token, depth, logprob, rank, finish, others):
+            try:
+                stop = collector.take(token, depth, logprob, rank, finish, others)
+            except Exception as error:  # a user's tokenizer; the other requests go on
+                reason = f"the tokenizer failed on token id {token} ({error!r})"
+                self._fail(request_id, RequestError("text", reason))
+                stop = finish == RUNNING
+            if stop:
                 stopped.append(request_id)
             if collector.done:
-                del self._waiting[request_id]
+                self._waiting.pop(request_id, None)
         return stopped
 
     def _take_scores(self, events: Events) -> None:

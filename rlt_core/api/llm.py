@@ -38,8 +38,9 @@ class LLM:
     model: a checkpoint folder, or an installed model's id for its demo; None takes a demo.
     tokenizer: a folder, a tokenizer object, or None for the checkpoint's own (without one,
     prompts are token ids and texts are None). in_process runs the stage's code here instead of
-    in a process of its own, for debugging. The other options are `engine_options.stage_config`'s; an unknown one is a
-    TypeError. What cannot work is an RltError before any weight is read.
+    in a process of its own, for debugging. The other options are those of
+    `engine_options.stage_config`; an unknown one is a TypeError. What cannot work is an RltError
+    before any weight is read.
 
     A context manager; `close` (or the last reference gone) ends the stage. If the stage dies,
     every waiting call raises StageError; a new LLM works. Calls from several threads are served

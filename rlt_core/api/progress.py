@@ -21,6 +21,8 @@ class Progress:
 
     def __init__(self, wanted: bool | None, batch: Batch) -> None:
         self._wanted = sys.stderr.isatty() if wanted is None else wanted
+        # A bar that was asked for stays; one that showed itself goes with the call.
+        self._transient = wanted is None
         self._batch = batch
         self._bar: Bar | None = None
         self._next = time.monotonic() + DELAY_S
@@ -31,7 +33,7 @@ class Progress:
             return
         self._next = time.monotonic() + EVERY_S
         if self._bar is None:
-            self._bar = _new_bar(len(self._batch.entries))
+            self._bar = _new_bar(len(self._batch.entries), self._transient)
         self._bar.update(self._bar.task_ids[0], completed=self._batch.num_finished)
 
     def __enter__(self) -> Progress:
@@ -47,11 +49,11 @@ class Progress:
             self._bar.stop()
 
 
-def _new_bar(total: int) -> Bar:
+def _new_bar(total: int, transient: bool) -> Bar:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    bar = Bar(console=Console(stderr=True), transient=True)
+    bar = Bar(console=Console(stderr=True), transient=transient)
     bar.add_task("prompts", total=total)
     bar.start()
     return bar

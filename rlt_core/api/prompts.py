@@ -77,4 +77,8 @@ def _encode(text: str, builder: RequestBuilder, tokenizer: Tokenizer | None) -> 
         )
     if not text:
         raise RequestError("prompt", "is empty; at least one token is needed")
-    return builder.tokens("prompt", tokenizer.encode(text))
+    try:
+        tokens = tokenizer.encode(text)
+    except (UnicodeError, TypeError, ValueError) as error:
+        raise RequestError("prompt", f"the tokenizer cannot read it ({error})") from error
+    return builder.tokens("prompt", tokens)

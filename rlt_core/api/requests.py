@@ -43,8 +43,8 @@ class RequestBuilder:
         self, prompt: I64, params: SamplingParams, request_ids: Iterable[int]
     ) -> list[EngineRequest]:
         """The n requests of one prompt; RequestError naming what is out of range."""
-        if len(prompt) > self._report.max_len:
-            raise RequestError("prompt", self._too_long(len(prompt)))
+        if len(prompt) + 1 > self._report.max_len:
+            raise RequestError("prompt", self._too_long(len(prompt), " and at least 1 output"))
         max_tokens = params.max_tokens or self._report.max_len
         depths = self.depths(params, max_tokens)
         stop_ids = self._stop_ids(params)
@@ -241,10 +241,10 @@ class RequestBuilder:
                     "logit_bias", f"token id {token} is outside the vocabulary (0 to {vocab - 1})"
                 )
 
-    def _too_long(self, length: int) -> str:
+    def _too_long(self, length: int, more: str = "") -> str:
         report = self._report
         return (
-            f"{length} tokens are too long: a request may fill {report.max_len} positions "
+            f"{length} tokens{more} are too long: a request may have {report.max_len} "
             f"(max_model_len; the pool holds {report.token_capacity})"
         )
 

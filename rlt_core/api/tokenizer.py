@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from rlt_core.api.pieces import PairPieces, Pieces, byte_pieces
-from rlt_core.contract.errors import CheckpointError, RequestError
+from rlt_core.contract.errors import CheckpointError
 
 _OTHER_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model")
 
@@ -42,11 +42,8 @@ class LibraryTokenizer:
         self._pieces: Pieces = byte_pieces(self._backend) or PairPieces(self._backend)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a prompt; RequestError for text that is no Unicode text."""
-        try:
-            encoded = self._encoder.encode(text)
-        except (UnicodeError, TypeError) as error:
-            raise RequestError("prompt", f"is not valid text ({error})") from error
+        """Token ids of a prompt; UnicodeError or TypeError for text that is no Unicode text."""
+        encoded = self._encoder.encode(text)
         return [int(token) for token in getattr(encoded, "ids", encoded)]
 
     def piece(self, previous: int | None, token: int) -> bytes:

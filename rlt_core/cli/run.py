@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlt_core.cli import options
+from rlt_core.cli.options import OnOff
+
 if TYPE_CHECKING:
     from rlt_core.cli.run_request import RunRequest
-
-_MODEL = "Choice of parts"
-_SIZES = "Sizes"
-_DEPTH = "Depth"
-_SAMPLING = "Sampling"
 
 
 def register(app: typer.Typer) -> None:
@@ -21,11 +19,8 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    model: Annotated[
-        str | None,
-        typer.Argument(help="Checkpoint folder, or a model's id for its demo.", show_default=False),
-    ] = None,
-    prompt: Annotated[str | None, typer.Argument(help="Text.", show_default=False)] = None,
+    model: options.Model = None,
+    prompt: Annotated[str | None, typer.Argument(help="Text.")] = None,
     prompts: Annotated[
         list[str] | None, typer.Option("--prompt", help="Text; may be repeated.")
     ] = None,
@@ -33,76 +28,64 @@ def run(
         list[str] | None, typer.Option(help="Token ids, as 5,17,3; may be repeated.")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per request on stdout.")
+        bool, typer.Option("--json", help="Print one JSON object per request.")
     ] = False,
-    tokenizer: Annotated[str | None, typer.Option(help="Folder of another tokenizer.")] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="Without a stage process, for debugging.")
-    ] = False,
-    max_tokens: Annotated[int, typer.Option(help="Tokens to generate.")] = 128,
-    n: Annotated[int, typer.Option("--n", help="Answers per prompt.")] = 1,
+    max_tokens: Annotated[int, typer.Option(help="The most tokens of an answer.")] = 128,
+    num_answers: Annotated[int, typer.Option("--n", help="Answers per prompt.")] = 1,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end.")] = False,
     stop: Annotated[
-        list[str] | None, typer.Option(help="String that ends an answer; may be repeated.")
+        list[str] | None, typer.Option(help="A string that ends an answer; may be repeated.")
     ] = None,
     stop_token_ids: Annotated[
         str | None, typer.Option(help="Token ids that end an answer, as 5,17.")
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            help="0 is greedy. Default: generation_config.json, else 1; the demo: 0.",
-            rich_help_panel=_SAMPLING,
-        ),
+        typer.Option(help="0: greedy. Default: generation_config.json, else 1; the demo: 0."),
     ] = None,
-    top_p: Annotated[float | None, typer.Option(rich_help_panel=_SAMPLING)] = None,
-    top_k: Annotated[int | None, typer.Option(rich_help_panel=_SAMPLING)] = None,
-    min_p: Annotated[float | None, typer.Option(rich_help_panel=_SAMPLING)] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(rich_help_panel=_SAMPLING)] = None,
-    presence_penalty: Annotated[float, typer.Option(rich_help_panel=_SAMPLING)] = 0.0,
-    frequency_penalty: Annotated[float, typer.Option(rich_help_panel=_SAMPLING)] = 0.0,
+    top_p: Annotated[float | None, typer.Option(help="Above 0, at most 1.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="0: off.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="0 to 1; 0: off.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="1: off.")] = None,
+    presence_penalty: Annotated[float, typer.Option(help="-2 to 2.")] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="-2 to 2.")] = 0.0,
     seed: Annotated[
         int | None,
-        typer.Option(
-            help="Of the sampling; without model and prompt also the problem's number.",
-            rich_help_panel=_SAMPLING,
-        ),
+        typer.Option(help="Of the sampling; without model and prompt also the problem's number."),
     ] = None,
     logprobs: Annotated[
-        int | None,
-        typer.Option(help="Alternatives per token, 0 to 20.", rich_help_panel=_SAMPLING),
+        int | None, typer.Option(help="Alternatives shown per token, 0 to 20 (with --json).")
     ] = None,
-    exit_policy: Annotated[str | None, typer.Option(rich_help_panel=_DEPTH)] = None,
-    exit_threshold: Annotated[float | None, typer.Option(rich_help_panel=_DEPTH)] = None,
-    exit_mode: Annotated[str, typer.Option(help="skip or full.", rich_help_panel=_DEPTH)] = "skip",
-    loops: Annotated[int | None, typer.Option(rich_help_panel=_DEPTH)] = None,
-    min_loops: Annotated[int | None, typer.Option(rich_help_panel=_DEPTH)] = None,
-    max_loops: Annotated[int | None, typer.Option(rich_help_panel=_DEPTH)] = None,
-    max_depth: Annotated[
-        int | None, typer.Option(help="Largest --loops served.", rich_help_panel=_DEPTH)
+    exit_policy: options.Policy = None,
+    exit_threshold: Annotated[
+        float | None, typer.Option(help="When the policy is sure; default: the checkpoint's.")
     ] = None,
-    kv_layout: Annotated[str | None, typer.Option(rich_help_panel=_MODEL)] = None,
-    strategy: Annotated[str | None, typer.Option(rich_help_panel=_MODEL)] = None,
-    prompt_mode: Annotated[str | None, typer.Option("--prompts", rich_help_panel=_MODEL)] = None,
-    attention: Annotated[str | None, typer.Option(rich_help_panel=_MODEL)] = None,
-    device: Annotated[str, typer.Option(rich_help_panel=_MODEL)] = "cpu",
-    dtype: Annotated[
-        str | None, typer.Option(help="Default: the checkpoint's.", rich_help_panel=_MODEL)
-    ] = None,
-    ignore_config: Annotated[
-        list[str] | None,
-        typer.Option(help="Field of config.json to ignore.", rich_help_panel=_MODEL),
-    ] = None,
-    page_size: Annotated[int, typer.Option(rich_help_panel=_SIZES)] = 16,
-    chunk_size: Annotated[int | None, typer.Option(rich_help_panel=_SIZES)] = None,
-    kv_pages: Annotated[int | None, typer.Option(rich_help_panel=_SIZES)] = None,
-    kv_memory: Annotated[int | None, typer.Option(help="Bytes.", rich_help_panel=_SIZES)] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(rich_help_panel=_SIZES)] = None,
-    max_num_tokens: Annotated[int | None, typer.Option(rich_help_panel=_SIZES)] = None,
-    max_model_len: Annotated[int | None, typer.Option(rich_help_panel=_SIZES)] = None,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Poison free pages.", rich_help_panel=_SIZES)
+    exit_mode: options.Mode = "skip",
+    loops: Annotated[int | None, typer.Option(help="Depth; default: the model's own.")] = None,
+    min_loops: Annotated[int | None, typer.Option(help="No token exits before.")] = None,
+    max_loops: Annotated[int | None, typer.Option(help="Every token exits by then.")] = None,
+    max_depth: options.MaxDepth = None,
+    kv_layout: options.Layout = None,
+    strategy: options.Strategy = None,
+    prompt_mode: options.Prompts = None,
+    attention: options.Attention = None,
+    op: options.Ops = None,
+    device: options.Device = "cpu",
+    dtype: options.Dtype = None,
+    exact: options.Exact = OnOff.ON,
+    ignore_config: options.IgnoreConfig = None,
+    page_size: options.PageSize = 16,
+    chunk_size: Annotated[int | None, typer.Option(help="Rows of one prompt chunk.")] = None,
+    kv_pages: Annotated[int | None, typer.Option(help="Pages of the KV pool.")] = None,
+    kv_memory: Annotated[int | None, typer.Option(help="Bytes of the KV pool.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Requests resident at once.")] = None,
+    max_num_tokens: Annotated[int | None, typer.Option(help="Prompt rows in progress.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Tokens of one request.")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder of another tokenizer.")] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Without a stage process, for debugging.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Poison free pages of KV.")] = False,
 ) -> None:
     """Answer prompts with a looped model, and say how many loops each token took.
 
@@ -122,8 +105,13 @@ def run(
         options={name: values[name] for name in _ENGINE},
         params={name: values[name] for name in _PARAMS},
     )
-    request.options.update(prompts=prompt_mode, ignore_config=ignore_config or ())
-    request.params.update(stop=stop or ())
+    request.options.update(
+        prompts=prompt_mode,
+        ignore_config=ignore_config or (),
+        ops=options.parse_ops(op),
+        exact=exact is OnOff.ON,
+    )
+    request.params.update(n=num_answers, stop=stop or ())
     if stop_token_ids is not None:
         request.params.update(stop_token_ids=read_ids("--stop-token-ids", stop_token_ids))
     if _answer(request, as_json=as_json, in_process=in_process, tokenizer=tokenizer):
@@ -158,7 +146,6 @@ _ENGINE = (
     "debug",
 )
 _PARAMS = (
-    "n",
     "max_tokens",
     "ignore_eos",
     "temperature",

@@ -19,6 +19,7 @@ class TextOutput:
     def __init__(self) -> None:
         self.streams = True
         self._streamed = False
+        self._num = 0
 
     def started(self, request: RunRequest, llm: LLM) -> None:
         """Says which model answers when none was named, and shows the problem."""
@@ -40,8 +41,9 @@ class TextOutput:
 
     def finished(self, output: RequestOutput, request: RunRequest, seconds: float) -> None:
         """The rest: what was not streamed, depths, rate, and whether a problem was solved."""
+        self._num += 1
         if output.error is not None:
-            typer.echo(f"{_shown_prompt(output)}: {output.error}", err=True)
+            typer.echo(f"prompt {self._num}: {output.error}", err=True)
             return
         for completion in output.outputs:
             self._show(completion)
@@ -150,7 +152,3 @@ def _rate(usage: Usage, seconds: float) -> str:
 
 def _numbers(values: list[int]) -> str:
     return " ".join(map(str, values))
-
-
-def _shown_prompt(output: RequestOutput) -> str:
-    return output.prompt or _numbers(output.prompt_token_ids) or "prompt"

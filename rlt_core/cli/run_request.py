@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlt_core.contract.errors import OptionError, RltError
+from rlt_core.contract.errors import CheckpointError, OptionError, RltError
 from rlt_core.contract.specs import ModelSpec
 from rlt_core.evaluate.problems import FILE_NAME, Problem, load_problems
 from rlt_core.plugins.model_folder import find_model_folder
@@ -39,7 +39,7 @@ class RunRequest:
         """Finds the model's folder and the prompts. Raises RltErrors."""
         if self._first_is_prompt():
             self.model, self.prompt = None, self.model
-        self.folder = find_model_folder(self.model)
+        self.folder = self._find_folder()
         self.texts = [*([self.prompt] if self.prompt is not None else []), *self.prompts]
         if self.texts or self.token_ids:
             return
@@ -55,17 +55,29 @@ class RunRequest:
         """Texts first, then token ids, each in the order given."""
         return [*self.texts, *({"prompt_token_ids": ids} for ids in self.token_ids)]
 
+    def _find_folder(self) -> str:
+        try:
+            return find_model_folder(self.model)
+        except CheckpointError as error:
+            if self.model is None or Path(self.model).exists() or self.prompt or self.prompts:
+                raise
+            hint = f"or, if it is a prompt for the demo: rlt run --prompt {self.model!r}"
+            fix = "\n".join(part for part in (error.fix, hint) if part)
+            raise CheckpointError(error.path, error.reason, fix) from error
+
     def _first_is_prompt(self) -> bool:
         """One argument alone: a folder, a model's id or a word is the model; other text is a
         prompt for the demo. (A misspelt folder is a word, and is reported as such.)"""
         name = self.model
         if name is None or self.prompt is not None or self.prompts or self.token_ids:
             return False
+        if not name:
+            return True
         if name.startswith(_PATH_STARTS) or Path(name).exists():
             return False
         if name in {spec.id for spec in discover().all(ModelSpec)}:
             return False
-        return not name or any(char.isspace() for char in name)
+        return any(char.isspace() for char in name)
 
 
 def read_ids(option: str, text: str) -> list[int]:

@@ -114,7 +114,8 @@ def _num_pages(config: StageConfig, kv: KVPlan, notes: list[str]) -> int:
 def _max_len(config: StageConfig, plan: Plan, room: Capacity, notes: list[str]) -> int:
     """Positions of one request: asked for, or what model and pool hold, at most 4096."""
     trained = plan.shape.max_positions
-    holds = min(room.prompt_tokens, room.generated_tokens)
+    # The last output needs no page.
+    holds = max(room.prompt_tokens, room.generated_tokens) + 1
     if config.max_len is not None:
         if config.max_len > trained:
             raise OptionError(
@@ -122,12 +123,12 @@ def _max_len(config: StageConfig, plan: Plan, room: Capacity, notes: list[str]) 
             )
         if config.max_len > holds:
             raise CapacityError(
-                f"--max-model-len {config.max_len}: the pool holds {holds} positions at "
+                f"--max-model-len {config.max_len}: the pool holds {holds} tokens at "
                 f"{plan.max_depth} loops\nFix: a smaller --max-model-len or more --kv-memory"
             )
         return config.max_len
     picked = min(trained, holds, MAX_LEN)
-    notes.append(f"a request may fill {picked} positions (model {trained}, pool {holds})")
+    notes.append(f"a request may have {picked} tokens (model {trained:,}, pool {holds:,})")
     return picked
 
 

@@ -45,7 +45,7 @@ class Shutdown(Message):
 class StageReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a stage serves and how much fits.
 
-    max_len: positions of one request (prompt and outputs), what the pool can hold included.
+    max_len: tokens of one request, prompt and outputs; what the pool can hold is seen to.
     token_capacity: positions that all pages hold together at max_depth. max_depth: the largest
     `loops` a request may ask for. exit_params: the policy's request parameters. notes: sentences
     on everything the system picked itself.

@@ -98,7 +98,12 @@ def _safe_path() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """The child finds rlt_core where this process found it, installed or not."""
+    """The child finds rlt_core where this process found it, installed or not.
+
+    Its CPU threads sleep while they wait for each other: measured on two busy cores, spinning
+    (libgomp's default) made ticks eight times slower.
+    """
     root = str(Path(rlt_core.__path__[0]).resolve().parent)
     parts = [root, os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in parts if part)}
+    path = os.pathsep.join(part for part in parts if part)
+    return {"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONPATH": path}
