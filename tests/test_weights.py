@@ -98,6 +98,20 @@ def test_missing_left_over_and_misshapen_are_all_named(tmp_path: Path) -> None:
         assert word in str(error)
 
 
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"v": None}, "missing"),
+        ({"stray": torch.zeros(1)}, "unexpected"),
+        ({"v": torch.zeros(1)}, "misshapen"),
+        ({"a": torch.zeros(3, 2)}, "misshapen"),
+    ],
+)
+def test_one_fault_is_enough(changes: dict[str, Tensor], field: str, tmp_path: Path) -> None:
+    """A vector of one entry would broadcast into its place, a stray tensor be forgotten."""
+    assert len(getattr(failure(stored(tmp_path, **changes)), field)) == 1
+
+
 def test_nothing_is_written_when_names_do_not_fit(tmp_path: Path) -> None:
     """A refusal leaves no half-loaded model."""
     model = TwoMatrices()
@@ -140,6 +154,16 @@ def test_broken_index(text: str, tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(text)
     with pytest.raises(CheckpointError):
         load(tmp_path)
+
+
+def test_shards_outside_the_folder_are_not_opened(tmp_path: Path) -> None:
+    """An index may not lead out of its folder, even to a file that fits."""
+    stored(tmp_path)
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    where = dict.fromkeys(tensors(), f"../{SINGLE}")
+    (inner / INDEX).write_text(json.dumps({"weight_map": where}))
+    assert "is a path" in str(failure(inner))
 
 
 def test_pickles_are_never_opened(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _check_attention(plan: Plan, attention: Attention, random: Callable[..., Ten
 
     everyone = torch.arange(length, device=q.device)
     together = run(everyone, np.array([0, length], np.int64))
-    for position in range(length):
+    for position in (0, 1, 2, 3, 7, 15, 16, length - 1):
         if not torch.equal(run(everyone[position : position + 1], None)[0], together[position]):
             what = f"a prompt and position {position} alone"
             raise _not_exact(f"attention backend {plan.attention.id}", what, q)
