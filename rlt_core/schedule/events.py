@@ -180,7 +180,7 @@ def _events(out: TickOutput, index: I64, request_id: I64) -> Events:
         events.top_ids, events.top_logprobs = out.top_ids[index], out.top_logprobs[index]
     if out.logits is not None:
         events.logits = out.logits[index]
-    if np.maximum.reduce(finish, initial=0) >= ERROR:
+    if np.count_nonzero(finish == ERROR):
         events.errors = dict.fromkeys(request_id[finish == ERROR].tolist(), _NOT_FINITE)
     return events
 

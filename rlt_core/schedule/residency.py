@@ -67,7 +67,10 @@ class Residency:
         """Whether its prompt has pages now, and residents could still grow afterwards."""
         columns = -(-self._cover(record) // self.config.page_size)
         pages = columns * (record.pages_kept if self._kept_only(record) else record.pages_prompt)
-        left = self.pages.num_free - pages
+        left = self.reserve.num_free - pages
+        if left < self._most_headroom:
+            self.reserve.settle()
+            left = self.reserve.num_free - pages
         return left >= self._most_headroom or left >= self.reserve.headroom()
 
     def place(self, record: Record, tick: int) -> None:
@@ -88,7 +91,7 @@ class Residency:
         self.pages.admit(slot, np.array([request.loops]))
         if self._kept_only(record):
             self._drop_planes(record)
-        self.pages.grow(slot, np.array([self._cover(record)]))
+        self.reserve.admit(record.slot, self._cover(record))
         self.table.touch(record.slot, tick)
         self.prompts.append(record)
         self.admitted.append(record)

@@ -91,6 +91,7 @@ class Scheduler:
         plan = self._strategy.plan(self._view())
         if not starved:
             self._admit(plan.num_admissions)
+        self._residency.reserve.settle()
         self._start_cells(plan.prompt_rows)
         return self._build(plan)
 

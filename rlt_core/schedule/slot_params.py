@@ -24,9 +24,9 @@ class ParamBuilder:
     def build(self, records: Sequence[Record]) -> SlotParams:
         """Records that have just got their slots, in the order of the arrays' entries."""
         # One array of each kind, a row a field: an admission is part of a tick's host work.
-        wide = np.array(list(zip(*map(_ints, records), strict=True)), np.int64)
+        wide = np.array([_ints(record) for record in records], np.int64).T
         ints = wide[3:11].astype(np.int32)
-        floats = np.array(list(zip(*map(_floats, records), strict=True)), np.float32)
+        floats = np.array([_floats(record) for record in records], np.float32).T
         flags = wide[11:13] != 0
         biased = any(record.request.logit_bias for record in records)
         bias_ids, bias_values = _bias(records) if biased else (None, None)
