@@ -47,8 +47,8 @@ def rlt(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         return str(folder) if name in (None, str(folder)) else real(name)
 
     from rlt_core.cli import run_request, run_session
+    from rlt_core.plugins.model_folder import find_model_folder as real
 
-    real = run_request.find_model_folder
     scripted = functools.partial(LLM, engine_factory="tests.scripted_engine:build")
     monkeypatch.setattr(run_request, "find_model_folder", find)
     monkeypatch.setattr(run_session, "LLM", scripted)

@@ -22,6 +22,7 @@ from rlt_core.kv.accounting import (
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
+from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
 from rlt_core.runtime.batch import EngineConfig
 from rlt_core.runtime.executor import Executor
@@ -47,10 +48,11 @@ class Sizes:
     notes: tuple[str, ...]
 
 
-def build_engine(config: StageConfig) -> BuiltEngine:
+def build_engine(config: StageConfig, registry: Registry | None = None) -> BuiltEngine:
     """Checks the whole choice, sizes the pool, loads the weights. Raises RltErrors; nothing is
-    allocated before every check that needs no weights has passed."""
-    plan = resolve(config.choice())
+    allocated before every check that needs no weights has passed. `registry` defaults to what is
+    installed."""
+    plan = resolve(config.choice(), registry)
     layout: KVLayout = load_object(plan.layout.factory)()
     dtype = getattr(torch, plan.dtype)
     kv = plan_kv(
@@ -70,7 +72,7 @@ def build_engine(config: StageConfig) -> BuiltEngine:
 def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
     """Fills in what the user left open. Raises OptionError and CapacityError."""
     notes = list(plan.notes)
-    num_pages = _num_pages(config, kv, notes)
+    num_pages = _num_pages(config, plan, kv, notes)
     room = capacity(kv, num_pages, plan.max_depth)
     num_rows = config.num_rows or config.chunk_size or NUM_ROWS
     chunk_size = config.chunk_size or num_rows
@@ -95,7 +97,7 @@ def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
     return Sizes(engine=engine, capacity=room, notes=tuple(notes))
 
 
-def _num_pages(config: StageConfig, kv: KVPlan, notes: list[str]) -> int:
+def _num_pages(config: StageConfig, plan: Plan, kv: KVPlan, notes: list[str]) -> int:
     if config.kv_pages is not None:
         check_num_pages(kv, config.kv_pages)
         return config.kv_pages
@@ -105,9 +107,9 @@ def _num_pages(config: StageConfig, kv: KVPlan, notes: list[str]) -> int:
     budget = min(KV_BYTES, free // 4)
     notes.append(f"KV memory: {budget / 2**20:,.0f} MiB, of {free / 2**20:,.0f} MiB free")
     # No more pages than all slots can ever fill: a small model leaves the memory alone.
-    most = 1 + (config.num_slots or NUM_SLOTS) * len(page_rows(kv, kv.max_depth, "prompt")) * (
-        -(-(config.max_len or MAX_LEN) // kv.page_size)
-    )
+    longest = config.max_len or min(MAX_LEN, plan.shape.max_positions)
+    rows = len(page_rows(kv, kv.max_depth, "prompt"))
+    most = 1 + (config.num_slots or NUM_SLOTS) * rows * -(-longest // kv.page_size)
     return min(most, num_pages_for_budget(kv, budget))
 
 
