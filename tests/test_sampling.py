@@ -137,7 +137,7 @@ TABLE: list[tuple[str, Row, set[int]]] = [
     ("top_p 1e-9", Row(logits=[1, 1.2, 1.1, 1, 1, 1], top_p=1e-9), {1}),
     ("top_p 1e-9 tie", Row(logits=[1] * 6, top_p=1e-9), {0}),
     ("top_p reached inside", Row(logits=logs(0.15, 0.6, 0.25), top_p=0.7), {1, 2}),
-    ("top_p of what top_k left", Row(logits=logs(0.25, 0.4, 0.35), top_k=2, top_p=0.5), {1}),
+    ("top_p of what top_k left", Row(logits=[1, 3, 3, 3, 1, 1], top_k=2, top_p=0.5), {1}),
     ("min_p", Row(logits=logs(0.1, 0.2, 0.3, 0.4), min_p=0.6), {2, 3}),
     ("min_p, top_k, top_p", Row(logits=[2] * 5 + [1], min_p=0.5, top_k=3, top_p=0.5), {0, 1}),
     ("masked ids", Row(logits=[-INF, 1, -INF, 1, -INF, -INF], top_k=3, top_p=0.999), {1, 3}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,17 +17,13 @@ from rlt_core.runtime.sampling import (
     sample_plain,
     score_tokens,
 )
-from rlt_core.runtime.sampling_filters import key_ids, order_keys
+from rlt_core.runtime.sampling_filters import keep_min_p, keep_top, key_ids, order_keys
 
 NUM_ROWS = 256
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+# Thread count and vocabulary size: only the large shapes are cut between threads.
+SHAPES = [(1, 5), (1, 144), (1, 1000), (1, 1003), (2, 1003)]
 
 
 def make_rows(vocab: int, count: int = NUM_ROWS, seed: int = 17) -> SampleRows:
@@ -72,10 +67,11 @@ def assert_row(got: Sampled, i: int, expected: Sampled, j: int) -> None:
         assert torch.equal(a, b), f"{f.name} of row {i}: {a} and {b}"
 
 
-@pytest.mark.parametrize("vocab", [5, 144, 1000, 1003])
+@pytest.mark.parametrize(("threads", "vocab"), SHAPES)
 def test_a_row_is_the_same_alone_and_in_any_batch(threads: int, vocab: int) -> None:
     """A79: same seed, other neighbours, other text. Sums, logarithms, sorts and cumulative sums
     may change with the shape or the thread count; tokens, logprobs and their bits may not."""
+    torch.set_num_threads(threads)
     rows = make_rows(vocab)
     alone = {i: sample_full(select(rows, torch.tensor([i])), 5) for i in (*range(9), 32, 255)}
     for count in (1, 3, 7, 33, NUM_ROWS):
@@ -172,3 +168,11 @@ def test_order_keys_follow_value_then_id() -> None:
     values = torch.tensor([[-1.0, 0.0, -0.0, 2.5, -torch.inf, torch.inf, 2.5, -1e-40, -1.5]])
     ordered = order_keys(values).sort(dim=-1, descending=True).values
     assert key_ids(ordered).tolist() == [[5, 3, 6, 1, 2, 7, 0, 8, 4]]
+
+
+def test_filters_that_are_off_keep_everything() -> None:
+    """Guards top_p 1 dropping what weighs nothing beside the likeliest token."""
+    scaled = torch.tensor([[-80.0, 0.0, -35.0]])
+    off, one = torch.zeros(1, dtype=torch.int32), torch.ones(1)
+    assert torch.equal(keep_top(scaled, off, one), scaled)
+    assert torch.equal(keep_min_p(scaled, one * 0), scaled)
