@@ -255,8 +255,9 @@ class KVRows:
 
     pool [pages, unit_layers, 2, page_size, G, d]; `unit` is the layer inside the page.
     write_page, write_offset int64 [R] (the sentinel page for rows that write nothing).
-    tile_pages int64 [T, chunks, pages_per_chunk]; tile_rows int64 [T, 16] (row numbers, R for
-    none); key_len int64 [R + 1] positions a row may see (0 for the padding row).
+    tile_pages int64 [T, chunks, pages_per_chunk]; tile_rows int64 [T, lanes] (row numbers, R
+    for none; runtime.tiles sets the lanes); key_len int64 [R + 1] positions a row may see (0 for
+    the padding row). Without `store` every row has a tile to itself.
     """
 
     pool: Tensor
