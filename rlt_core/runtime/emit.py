@@ -121,7 +121,9 @@ class Emitter:
         valid = slot != s.sentinel
         phase = torch.where(finish == RUNNING, READY, DONE)
         s.phase[slot] = torch.where(valid, phase, 0)
-        s.token[slot], s.position[slot], s.num_out[slot] = token, position, num_out
+        s.token[slot], s.num_out[slot] = token, num_out
+        # Empty places are the sentinel slot's: it stays at 0, or it would leave every table.
+        s.position[slot] = torch.where(valid, position, 0)
         if s.counts is not None:
             ones = (valid & ~sampled.bad).to(s.counts.dtype)
             s.counts.index_put_((slot, token.clamp(min=0)), ones, accumulate=True)
