@@ -92,15 +92,15 @@ def _window(rows: KVRows, side: int, pages: Tensor, held: Tensor) -> Tensor:
     """Keys (side 0) or values (1) of each tile's pages [T, pages], float32 [T, G, 128, d].
 
     Positions past a tile's last key (not in `held` [T, 128]) are zeroed: free pages may hold NaN,
-    and 0 * NaN is NaN. An "and" with the bits does it eight times faster than a masked fill.
+    and 0 * NaN is NaN. An "and" with the bits copies and zeroes in one pass.
     """
     found = rows.pool[:, rows.unit, side].index_select(0, pages.view(-1))
-    found = found.view(len(pages), CHUNK_KEYS, *found.shape[2:])
+    found = found.view(len(pages), CHUNK_KEYS, *found.shape[2:]).transpose(1, 2)
+    window = torch.empty(found.shape, dtype=found.dtype, device=found.device)
     bits = _BITS[found.dtype]
-    found.view(bits).bitwise_and_(held.to(bits).neg_()[:, :, None, None])
-    moved = found.transpose(1, 2)
-    window = torch.empty(moved.shape, dtype=torch.float32, device=found.device)
-    return window.copy_(moved)
+    mask = held.to(bits).neg_()[:, None, :, None]
+    torch.bitwise_and(found.view(bits), mask, out=window.view(bits))
+    return window.float()
 
 
 def _lay_over(window: Tensor, new: Tensor, rows: KVRows, at: Tensor) -> Tensor:
