@@ -1,0 +1,1 @@
+"""Training of the demo model: plain torch, independent of the engine, not shipped in the wheel."""
