@@ -9,7 +9,7 @@ from rlt_core.contract.errors import RequestError
 from rlt_core.kv.accounting import page_rows
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import NUM_BIAS, NUM_STOP_IDS, EngineConfig
+from rlt_core.runtime.batch import I64, NUM_BIAS, NUM_STOP_IDS, EngineConfig
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest
 
@@ -76,10 +76,9 @@ class Intake:
         if not len(prompt):
             raise RequestError("prompt", "it is empty")
         vocab = self._plan.shape.vocab_size
-        # As unsigned numbers negative ones are the largest: one pass finds either.
-        worst = int(np.maximum.reduce(prompt.view(np.uint64)))
-        if worst >= vocab:
-            bad = worst - (1 << 64) if worst >> 63 else worst
+        low, high = _extremes(prompt)
+        if low < 0 or high >= vocab:
+            bad = low if low < 0 else high
             raise RequestError("prompt", f"token id {bad} is not within 0 to {vocab - 1}")
         # A generating request has at least one output.
         length = len(prompt) + (request.kind == "generate")
@@ -124,6 +123,14 @@ class Intake:
 
     def _positions(self, rows: int) -> int:
         return (self._config.num_pages - 1) // rows * self._config.page_size
+
+
+def _extremes(tokens: I64) -> tuple[int, int]:
+    # A reduction costs as much as a hundred list entries.
+    if len(tokens) > 200:
+        return int(tokens.min()), int(tokens.max())
+    listed = tokens.tolist()
+    return min(listed), max(listed)
 
 
 def _need(request: EngineRequest, max_position: int) -> int:

@@ -19,15 +19,15 @@ _NOT_FINITE = "the logits were not finite (NaN or infinite): a damaged checkpoin
 class Flight:
     """A tick that was submitted: who owned the slots then, and what its prompt rows answer.
 
-    owner int64 [S]: serials. score_slot, score_position int64 [X]: rows with a target, in the
-    order of TickOutput's score arrays. scored: requests whose last scored row is in this tick.
+    owner int64 [S]: serials. score_slot, score_position int64 [X] or None: rows with a target, in
+    the order of TickOutput's score arrays. scored: requests whose last scored row is in this tick.
     num_firsts: first outputs, from prompt rows.
     """
 
     tick: int
     owner: I64
-    score_slot: I64 = field(default_factory=lambda: _NO_INTS)
-    score_position: I64 = field(default_factory=lambda: _NO_INTS)
+    score_slot: I64 | None = None
+    score_position: I64 | None = None
     scored: list[Record] = field(default_factory=list)
     num_firsts: int = 0
 
@@ -55,14 +55,15 @@ class Collector:
         index = (out.slot >= 0).nonzero()[0]
         slot = out.slot.take(index)
         owner, request_id = flight.owner.take(slot), table.request_id.take(slot)
-        mine = table.owner.take(slot) == owner
+        strayed = table.owner.take(slot) != owner
         self._count(out, len(slot) - flight.num_firsts)
         # Before a first output in the same tick can end the request.
         score_ids = self._score_ids(flight)
-        if mine.all():
+        if not np.count_nonzero(strayed):
             events = _events(out, index, request_id)
             self._advance(slot, events.token, events.depth, events.finish, out.tick)
         else:
+            mine = ~strayed
             own = index[mine]
             self._advance(slot[mine], out.token[own], out.depth[own], out.finish[own], out.tick)
             kept = self._strays(out, index, owner, mine, request_id)
@@ -105,7 +106,7 @@ class Collector:
 
     def _score_ids(self, flight: Flight) -> I64 | None:
         """Request ids of the tick's scored rows [X], -1 where it ended; None without any."""
-        if not len(flight.score_slot):
+        if flight.score_slot is None or flight.score_position is None:
             return None
         owner = flight.owner[flight.score_slot]
         request_id = np.full(len(owner), -1, np.int64)
@@ -180,7 +181,7 @@ def _events(out: TickOutput, index: I64, request_id: I64) -> Events:
         events.top_ids, events.top_logprobs = out.top_ids[index], out.top_logprobs[index]
     if out.logits is not None:
         events.logits = out.logits[index]
-    if np.count_nonzero(finish == ERROR):
+    if ERROR in finish.tolist():
         events.errors = dict.fromkeys(request_id[finish == ERROR].tolist(), _NOT_FINITE)
     return events
 
@@ -188,6 +189,7 @@ def _events(out: TickOutput, index: I64, request_id: I64) -> Events:
 def _put_scores(events: Events, out: TickOutput, flight: Flight, request_id: I64) -> None:
     index = np.flatnonzero(request_id >= 0)
     events.score_request_id = request_id[index]
+    assert flight.score_position is not None, flight.tick
     events.score_position = flight.score_position[index]
     for name in _SCORE_FIELDS:
         values = getattr(out, name)

@@ -15,6 +15,25 @@ from rlt_core.runtime.batch import I32, I64
 from rlt_core.schedule.request import EngineRequest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRules:
+    """How a layout orders known rows: rows below (by_position) and from (serial) the border go one
+    at a time; drops: planes are given back at the border."""
+
+    by_position: bool
+    serial: bool
+    drops: bool
+
+
+def cell_rules(tables: LayoutTables) -> CellRules:
+    """The rules of requests with these tables."""
+    return CellRules(
+        by_position=tables.prompt_order == "position",
+        serial=tables.replay_is_serial,
+        drops=len(tables.kept) < tables.num_planes,
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class Forced:
     """Forced rows of one request, F of them, at positions 0 .. F - 1.
@@ -22,8 +41,6 @@ class Forced:
     tokens, exit_at, target: int64 [F] as in PromptRows; exit_at None: all at `loops`; target None:
     no logprob is wanted. border: the first position of the decode rule. emits: the last row gives
     the first output; known_next: the token that enters the slot after it, -1 when it is not known.
-    by_position, serial: rows below and from the border go one at a time. drops: planes are given
-    back at the border.
     """
 
     tokens: I64
@@ -34,22 +51,21 @@ class Forced:
     full: bool
     emits: bool
     known_next: int
-    by_position: bool
-    serial: bool
-    drops: bool
+    rules: CellRules
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def segment_end(self, start: int) -> int:
         """Where the cells that may share a chunk with row `start` end."""
-        if start < self.border and (self.drops or self.serial != self.by_position):
+        rules = self.rules
+        if start < self.border and (rules.drops or rules.serial != rules.by_position):
             return min(self.border, len(self))
         return len(self)
 
     def one_by_one(self, start: int) -> bool:
         """Whether the cell at `start` has one row."""
-        return self.by_position if start < self.border else self.serial
+        return self.rules.by_position if start < self.border else self.rules.serial
 
     def num_loops(self, start: int, end: int) -> int:
         """Ticks that a cell of these rows runs: until its deepest row has left."""
@@ -61,7 +77,7 @@ class Forced:
 
 def forced_rows(
     request: EngineRequest,
-    tables: LayoutTables,
+    rules: CellRules,
     *,
     full: bool,
     tokens: I32,
@@ -81,9 +97,7 @@ def forced_rows(
         full=full,
         emits=not score and len(tokens) == 0,
         known_next=int(tokens[-1]) if len(tokens) else -1,
-        by_position=tables.prompt_order == "position",
-        serial=tables.replay_is_serial,
-        drops=len(tables.kept) < tables.num_planes,
+        rules=rules,
     )
 
 

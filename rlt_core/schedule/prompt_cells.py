@@ -25,7 +25,7 @@ from rlt_core.schedule.record import Record
 ) = range(12)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cell:
     """Rows start .. end - 1 of a request, running until tick `last`; columns int64 [_NUM, rows]."""
 
@@ -75,7 +75,7 @@ class PromptCells:
         # In the order of the columns; most rows have no target, emit nothing, know no next token.
         same = (0, record.slot, 0, 0, forced.loops, 0, 0, -1, -1, tick, last)
         columns = np.empty((_NUM, end - start), np.int64)
-        columns[:] = np.array(same)[:, None]
+        columns.T[:] = same
         columns[_PLACE] = self._free[self.num_free : top]
         columns[_TOKEN] = forced.tokens[start:end]
         columns[_POSITION] = np.arange(start, end)

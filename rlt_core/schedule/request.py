@@ -10,6 +10,7 @@ from rlt_core.runtime.batch import F32, I32, I64
 
 # Finish codes, the device's and the host's.
 RUNNING, STOP, LENGTH, ERROR, ABORT = 0, 1, 2, 3, 4
+_NO_INTS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 FINISH_REASONS = {STOP: "stop", LENGTH: "length", ERROR: "error", ABORT: "abort"}
 
 
@@ -73,11 +74,11 @@ class Events:
     finish: I64
     top_ids: I64 | None = None  # [N, k]
     top_logprobs: F32 | None = None
-    score_request_id: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    score_position: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    score_logprob: F32 = field(default_factory=lambda: np.zeros(0, np.float32))
-    score_rank: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    score_depth: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    score_request_id: I64 = field(default_factory=lambda: _NO_INTS)
+    score_position: I64 = field(default_factory=lambda: _NO_INTS)
+    score_logprob: F32 = field(default_factory=lambda: _NO_FLOATS)
+    score_rank: I64 = field(default_factory=lambda: _NO_INTS)
+    score_depth: I64 = field(default_factory=lambda: _NO_INTS)
     score_top_ids: I64 | None = None
     score_top_logprobs: F32 | None = None
     errors: dict[int, str] = field(default_factory=dict)
@@ -113,4 +114,5 @@ class TickCounts:
 
     def waited(self, ticks: int) -> None:
         """A request advanced after so many ticks."""
-        self.max_wait_ticks = max(self.max_wait_ticks, ticks)
+        if ticks > self.max_wait_ticks:
+            self.max_wait_ticks = ticks

@@ -10,7 +10,7 @@ from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import I64, EngineConfig
 from rlt_core.schedule.admission import Intake
-from rlt_core.schedule.forced import forced_rows
+from rlt_core.schedule.forced import cell_rules, forced_rows
 from rlt_core.schedule.preemption import PageReserve
 from rlt_core.schedule.prompt_cells import Cell, PromptCells
 from rlt_core.schedule.record import Record, State
@@ -48,6 +48,7 @@ class Residency:
         self.admitted: list[Record] = []
         self.records: dict[int, Record] = {}
         self.by_serial: dict[int, Record] = {}
+        self._rules = [cell_rules(tables) for tables in kv.tables]
         self._most_headroom = config.num_slots * kv.table_rows
         self._intake = Intake(plan, config, kv)
         self._serial = 0
@@ -80,7 +81,7 @@ class Residency:
         counts.slots_reused += self.table.take(record)
         record.forced = forced_rows(
             request,
-            self.kv.tables[request.loops - 1],
+            self._rules[request.loops - 1],
             full=self.full,
             tokens=record.tokens,
             depths=record.depths,
@@ -102,7 +103,7 @@ class Residency:
         forced = record.forced
         assert forced is not None, record
         record.next_start = cell.end
-        if forced.drops and cell.end == forced.border:
+        if forced.rules.drops and cell.end == forced.border:
             self._drop_planes(record)
             self.table.cap[record.slot] = len(forced)
         if cell.end < len(forced):
@@ -157,8 +158,7 @@ class Residency:
         self.table.page_rows[record.slot] = record.pages_kept
 
     def _drops(self, record: Record) -> bool:
-        tables = self.kv.tables[record.request.loops - 1]
-        return len(tables.kept) < tables.num_planes
+        return self._rules[record.request.loops - 1].drops
 
     def _kept_only(self, record: Record) -> bool:
         """A text scored without a prompt: no position of it needs the prompt's planes."""

@@ -47,6 +47,7 @@ class Scheduler:
         self._params = ParamBuilder(plan.policy.params, config.max_len)
         self._flights: deque[Flight] = deque()
         self._tick = 0
+        self._longest, self._chunks = 1, 1
         # A chunk must fit the places, or it would wait for ever.
         self._chunk_size = min(config.chunk_size, config.num_places)
 
@@ -199,7 +200,7 @@ class Scheduler:
             num_chunks=num_chunks,
         )
         residency.cleared, residency.admitted = [], []
-        self._count(decode, rows)
+        self._count(decode, len(residency.cells))
         self._end_cells(rows, flight)
         self._flights.append(flight)
         self._tick += 1
@@ -211,7 +212,8 @@ class Scheduler:
         ended = residency.cells.finish(tick)
         if any(cell.has_targets for cell in ended):
             scored = (rows.last & (rows.target >= 0)).nonzero()[0]
-            flight.score_slot, flight.score_position = rows.slot[scored], rows.position[scored]
+            if len(scored):
+                flight.score_slot, flight.score_position = rows.slot[scored], rows.position[scored]
         for cell in ended:
             record = cell.record
             residency.table.touch(record.slot, tick)
@@ -233,12 +235,19 @@ class Scheduler:
 
     def _num_chunks(self, decode: I64) -> int:
         """Chunks of keys that cover every row."""
-        longest = self._residency.cells.longest
-        if len(decode):
-            # No row runs at a position without a page, and pages are reserved just ahead.
-            limits = self._residency.pages.page_limit.take(decode)
-            longest = max(longest, int(np.maximum.reduce(limits)))
-        return -(-longest // CHUNK_KEYS)
+        # A decode row moves one position a tick at most, so a bound need not look at every row
+        # until it reaches the next chunk, or may have come down.
+        self._longest = max(self._longest + 1, self._residency.cells.longest)
+        if self._longest > self._chunks * CHUNK_KEYS or self._tick % 64 == 0:
+            self._longest = max(self._residency.cells.longest, self._longest_decode(decode))
+            self._chunks = -(-self._longest // CHUNK_KEYS)
+        return self._chunks
+
+    def _longest_decode(self, decode: I64) -> int:
+        if not len(decode):
+            return 1
+        # No row runs at a position without a page, and pages are reserved just ahead.
+        return int(np.maximum.reduce(self._residency.pages.page_limit.take(decode)))
 
     def _view(self) -> StrategyView:
         residency = self._residency
@@ -253,7 +262,7 @@ class Scheduler:
             max_tick_tokens=self._config.num_places,
         )
 
-    def _count(self, decode: I64, rows: PromptRows) -> None:
+    def _count(self, decode: I64, num_cells: int) -> None:
         counts = self._residency.counts
         counts.ticks += 1
-        counts.prompt_with_decode += bool(len(decode)) and bool(len(rows))
+        counts.prompt_with_decode += len(decode) > 0 and num_cells > 0

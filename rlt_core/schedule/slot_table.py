@@ -11,7 +11,7 @@ from rlt_core.runtime.batch import B8, I32, I64
 from rlt_core.schedule.record import Record, State
 
 NOBODY = -1
-_FAR = 1 << 40
+_FAR = 1 << 30
 
 
 class SlotTable:
@@ -29,8 +29,10 @@ class SlotTable:
             return np.full(num_slots, fill, np.int64)
 
         self.owner, self.request_id = ints(NOBODY), ints(NOBODY)
-        self.priority, self.position = ints(), ints(_FAR)
-        self.cap, self.need, self.moved, self.page_rows = ints(), ints(), ints(), ints()
+        self.priority, self.moved, self.page_rows = ints(), ints(), ints()
+        # As page_limit: comparisons of one dtype need no buffer.
+        self.position, self.cap = ints(_FAR).astype(np.int32), ints().astype(np.int32)
+        self.need = ints().astype(np.int32)
         self.decodes: B8 = np.zeros(num_slots, np.bool_)
         self.records: list[Record | None] = [None] * num_slots
         self.cursor: I64 = np.arange(num_slots, dtype=np.int64) * max_len
@@ -93,8 +95,8 @@ class SlotTable:
         if not len(slots):
             return 0
         at = self.cursor.take(slots)
-        self._tokens[at] = tokens
-        self._depths[at] = depths
+        self._tokens[at] = tokens.astype(np.int32)
+        self._depths[at] = depths.astype(np.int32)
         self.cursor[slots] = at + 1
         self.position[slots] = self.position.take(slots) + 1
         longest = tick - int(np.minimum.reduce(self.moved.take(slots)))
