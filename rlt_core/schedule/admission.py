@@ -22,6 +22,8 @@ class Intake:
         depths = range(1, config.max_depth + 1)
         self._prompt_rows = [len(page_rows(kv, loops, "prompt")) for loops in depths]
         self._kept_rows = [len(page_rows(kv, loops, "decode")) for loops in depths]
+        self._most_loops = min(config.max_depth, kv.max_depth)
+        self._any_loops = Word.LOOPS_OVERRIDE in plan.model.provides
         self._needs_trace = any(param.kind == "depths" for param in plan.policy.params)
         self._required = [
             param.name
@@ -41,6 +43,7 @@ class Intake:
         return Record(
             request=request,
             serial=serial,
+            rank=(request.priority, serial),
             max_position=max_position,
             need=_need(request, max_position),
             pages_prompt=self._prompt_rows[loops],
@@ -57,11 +60,11 @@ class Intake:
             raise RequestError("prompt_len", reason)
 
     def _check_loops(self, request: EngineRequest) -> None:
-        most = min(self._config.max_depth, self._kv.max_depth)
-        if not 1 <= request.loops <= most:
-            raise RequestError("loops", f"{request.loops} is not within 1 to {most}")
+        if not 1 <= request.loops <= self._most_loops:
+            reason = f"{request.loops} is not within 1 to {self._most_loops}"
+            raise RequestError("loops", reason)
         own = self._plan.shape.loops
-        if request.loops != own and Word.LOOPS_OVERRIDE not in self._plan.model.provides:
+        if request.loops != own and not self._any_loops:
             raise RequestError("loops", f"{request.loops}; this model always takes {own}")
         if not 1 <= request.min_loops <= request.loops:
             reason = f"{request.min_loops} is not within 1 to {request.loops} (loops)"

@@ -21,11 +21,12 @@ class Flight:
 
     owner int64 [S]: serials. score_slot, score_position int64 [X] or None: rows with a target, in
     the order of TickOutput's score arrays. scored: requests whose last scored row is in this tick.
-    num_firsts: first outputs, from prompt rows.
+    num_firsts: first outputs, from prompt rows. num_withdrawn: Residency's, at that time.
     """
 
     tick: int
     owner: I64
+    num_withdrawn: int
     score_slot: I64 | None = None
     score_position: I64 | None = None
     scored: list[Record] = field(default_factory=list)
@@ -47,23 +48,25 @@ class Collector:
     def abort(self, record: Record) -> None:
         """End a request, in whatever state; nothing more of it comes out."""
         _count_abort(self._residency, record)
-        self._end(record, ABORT)
+        self._residency.withdraw(record)
+        self._endings.append((record.request.request_id, ABORT))
 
     def apply(self, out: TickOutput, flight: Flight) -> Events:
         """The events of one tick."""
         table = self._residency.table
         index = (out.slot >= 0).nonzero()[0]
         slot = out.slot.take(index)
-        owner, request_id = flight.owner.take(slot), table.request_id.take(slot)
-        strayed = table.owner.take(slot) != owner
+        request_id = table.request_id.take(slot)
         self._count(out, len(slot) - flight.num_firsts)
         # Before a first output in the same tick can end the request.
         score_ids = self._score_ids(flight)
-        if not np.count_nonzero(strayed):
+        if flight.num_withdrawn == self._residency.num_withdrawn:
             events = _events(out, index, request_id)
             self._advance(slot, events.token, events.depth, events.finish, out.tick)
         else:
-            mine = ~strayed
+            # A request that ended by itself has no outputs in flight; one that lost its slot may.
+            owner = flight.owner.take(slot)
+            mine = table.owner.take(slot) == owner
             own = index[mine]
             self._advance(slot[mine], out.token[own], out.depth[own], out.finish[own], out.tick)
             kept = self._strays(out, index, owner, mine, request_id)

@@ -49,9 +49,9 @@ class PromptCells:
         self.num_free = num_places
         self._free = np.arange(num_places, dtype=np.int64)
         self._cells: list[Cell] = []
-        self._columns = np.zeros((_NUM, 0), np.int64)
-        self._starts = np.zeros(1, np.int64)
-        self._changed = False
+        # Cells lie one after the other from head to tail; nothing is written twice.
+        self._buffer = np.empty((_NUM, 8 * num_places), np.int64)
+        self._head = self._tail = 0
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -74,7 +74,7 @@ class PromptCells:
         last = tick + forced.num_loops(start, end) - 1
         # In the order of the columns; most rows have no target, emit nothing, know no next token.
         same = (0, record.slot, 0, 0, forced.loops, 0, 0, -1, -1, tick, last)
-        columns = np.empty((_NUM, end - start), np.int64)
+        columns = self._append(end - start)
         columns.T[:] = same
         columns[_PLACE] = self._free[self.num_free : top]
         columns[_TOKEN] = forced.tokens[start:end]
@@ -89,12 +89,13 @@ class PromptCells:
             columns[_EMIT, -1] = forced.emits
             columns[_KNOWN, -1] = forced.known_next
         self._cells.append(Cell(record, columns, start, end, last))
-        self._changed = True
 
     def rows(self, tick: int) -> PromptRows:
         """The rows of `tick`: every cell in progress, one loop each."""
-        self._arrange()
-        columns = self._columns
+        columns = self._buffer[:, self._head : self._tail]
+        starts = [0]
+        for cell in self._cells:
+            starts.append(starts[-1] + cell.end - cell.start)
         return PromptRows(
             place=columns[_PLACE],
             slot=columns[_SLOT],
@@ -107,7 +108,7 @@ class PromptCells:
             emit=columns[_EMIT] != 0,
             known_next=columns[_KNOWN],
             target=columns[_TARGET],
-            cell_start=self._starts,
+            cell_start=np.array(starts),
         )
 
     def finish(self, tick: int) -> list[Cell]:
@@ -124,21 +125,29 @@ class PromptCells:
             self._remove(gone, [cell for cell in self._cells if cell.record is not record])
 
     def _remove(self, gone: list[Cell], kept: list[Cell]) -> None:
+        in_front = all(cell is other for cell, other in zip(gone, self._cells, strict=False))
+        self._cells = kept
         for cell in gone:
             size = cell.end - cell.start
             self._free[self.num_free : self.num_free + size] = cell.columns[_PLACE]
             self.num_free += size
-        self._cells, self._changed = kept, True
+            self._head += size
+        if not in_front:
+            self._renew()
 
-    def _arrange(self) -> None:
-        if not self._changed:
-            return
-        # New arrays: the rows of ticks in flight keep the old ones.
-        cells = self._cells
-        starts = [0]
-        for cell in cells:
-            starts.append(starts[-1] + cell.end - cell.start)
-        self._starts = np.array(starts, np.int64)
-        blocks = [cell.columns for cell in cells]
-        self._columns = np.concatenate(blocks, 1) if cells else np.zeros((_NUM, 0), np.int64)
-        self._changed = False
+    def _append(self, size: int) -> I64:
+        """Room for a cell's columns behind those in progress."""
+        if self._tail + size > self._buffer.shape[1]:
+            self._renew()
+        self._tail += size
+        return self._buffer[:, self._tail - size : self._tail]
+
+    def _renew(self) -> None:
+        """A new buffer that begins with the cells in progress; ticks in flight keep the old."""
+        buffer, at = np.empty_like(self._buffer), 0
+        for cell in self._cells:
+            size = cell.end - cell.start
+            buffer[:, at : at + size] = cell.columns
+            cell.columns = buffer[:, at : at + size]
+            at += size
+        self._buffer, self._head, self._tail = buffer, 0, at

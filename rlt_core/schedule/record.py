@@ -33,7 +33,8 @@ def _none() -> I32:
 class Record:
     """A request and its state.
 
-    serial: arrival number, never used again. max_position: positions it may fill, the last
+    serial: arrival number, never used again. rank: who goes first: the smaller priority number,
+    then the earlier arrival. max_position: positions it may fill, the last
     output's included. need: positions whose KV it may ever hold. pages_prompt, pages_kept: pages
     that one page of positions takes before and after the prompt. tokens, depths: the outputs, up
     to date only while the request has no slot (the slot's arrays hold them otherwise).
@@ -43,6 +44,7 @@ class Record:
 
     request: EngineRequest
     serial: int
+    rank: tuple[int, int]
     max_position: int
     need: int
     pages_prompt: int
@@ -56,11 +58,6 @@ class Record:
     moved: int = 0
     forced: Forced | None = None
     next_start: int = 0
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Who goes first: the smaller priority number, then the earlier arrival."""
-        return (self.request.priority, self.serial)
 
     @property
     def resident(self) -> bool:

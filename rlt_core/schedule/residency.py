@@ -25,7 +25,8 @@ class Residency:
     """All live requests of one stage and what they hold.
 
     prompts: residents whose next cell has not begun. cleared, admitted: slots and records whose
-    change the next tick must tell the device.
+    change the next tick must tell the device. num_withdrawn: how often a request lost its slot
+    before its end, so that outputs of ticks in flight may be strays.
     """
 
     def __init__(self, plan: Plan, config: EngineConfig, kv: KVPlan) -> None:
@@ -46,6 +47,7 @@ class Residency:
         self.prompts: list[Record] = []
         self.cleared: list[int] = []
         self.admitted: list[Record] = []
+        self.num_withdrawn = 0
         self.records: dict[int, Record] = {}
         self.by_serial: dict[int, Record] = {}
         self._rules = [cell_rules(tables) for tables in kv.tables]
@@ -121,6 +123,7 @@ class Residency:
         assert record is not None, slot
         self.table.save(record)
         self._retire(record)
+        self.num_withdrawn += 1
         record.state, record.not_before = State.PREEMPTED, not_before
         self.waiting.push(record)
         self.counts.preemptions += 1
@@ -133,6 +136,11 @@ class Residency:
             self.waiting.withdraw()
         record.state = State.GONE
         del self.records[record.request.request_id], self.by_serial[record.serial]
+
+    def withdraw(self, record: Record) -> None:
+        """End a request from outside: an abort."""
+        self.num_withdrawn += record.resident
+        self.end(record)
 
     def end_slots(self, slots: I64) -> None:
         """The requests in these slots have finished; their outputs need not be kept."""

@@ -14,22 +14,22 @@ class WaitingQueue:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Record]] = []
+        self._heap: list[tuple[tuple[int, int], Record]] = []
         self._num = 0
 
     def __len__(self) -> int:
         return self._num
 
     def push(self, record: Record) -> None:
-        heapq.heappush(self._heap, (*record.rank, record))
+        heapq.heappush(self._heap, (record.rank, record))
         self._num += 1
 
     def head(self) -> Record | None:
         """The next request, left in place."""
         # Those that were withdrawn stay in the heap until they come up.
-        while self._heap and self._heap[0][2].state is State.GONE:
+        while self._heap and self._heap[0][1].state is State.GONE:
             heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+        return self._heap[0][1] if self._heap else None
 
     def pop(self) -> None:
         """Take the head out."""
