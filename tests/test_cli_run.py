@@ -112,7 +112,7 @@ def test_problem_of_the_held_out_file(rlt: Run) -> None:
     lines = out.splitlines()
     assert code == 0
     assert lines[:3] == ["Ann has 7", "Ann has 7", "expected: Ann has 7 (right)"]
-    assert lines[3] == "exit depths: 1 2 3"
+    assert lines[3] == "exit depths: Ann(1) has(2) 7(3)"
     assert "3 tokens" in lines[4]
     assert "mean depth 2.00" in lines[4]
     assert "demo" in err
@@ -129,7 +129,7 @@ def test_prompt_for_the_demo(rlt: Run) -> None:
     """A single prompt was taken for a model folder."""
     code, out, err = rlt("Ann has 7", "--max-tokens", "2")
     assert (code, out) == (0, "Ann has\n")
-    assert "exit depths: 1 2" in err
+    assert "exit depths: Ann(1) has(2)" in err
     assert "tokens/s" in err
 
 

@@ -77,8 +77,11 @@ def _decoder_steps(backend: Any) -> list[dict[str, Any]]:
 
 
 def _replacements(steps: list[dict[str, Any]]) -> list[tuple[str, str]] | None:
-    """What the decoder replaces in each token; None when it does anything else but strip the
-    start of a whole text, which the continuation of a prompt does not have."""
+    """What the decoder replaces in each token; None when it joins tokens by rules. Without a
+    decoder there are spaces between them. What it strips from the start of a whole text plays no
+    part in the continuation of a prompt."""
+    if not steps:
+        return None
     replaced, fused = [], False
     for step in steps:
         kind = step["type"]
@@ -92,7 +95,7 @@ def _replacements(steps: list[dict[str, Any]]) -> list[tuple[str, str]] | None:
             continue
         elif kind != "ByteFallback":
             return None
-    return replaced or None
+    return replaced
 
 
 def _spaced(text: str, replaced: list[tuple[str, str]], fallback: bool) -> bytes:

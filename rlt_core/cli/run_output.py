@@ -10,6 +10,7 @@ import typer
 
 from rlt_core.api.llm import LLM
 from rlt_core.api.outputs import CompletionOutput, Increment, Logprob, RequestOutput, Usage
+from rlt_core.api.tokenizer import Tokenizer
 from rlt_core.cli.run_request import RunRequest
 
 
@@ -20,10 +21,11 @@ class TextOutput:
         self.streams = True
         self._streamed = False
         self._num = 0
+        self._tokenizer: Tokenizer | None = None
 
     def started(self, request: RunRequest, llm: LLM) -> None:
         """Says which model answers when none was named, and shows the problem."""
-        report = llm.report
+        report, self._tokenizer = llm.report, llm.tokenizer
         if request.is_demo:
             typer.echo(
                 f"no model named: the embedded demo answers ({report.model}, {report.loops} loops)",
@@ -34,8 +36,8 @@ class TextOutput:
 
     def grew(self, increment: Increment) -> None:
         """Prints what came, at once."""
-        first, self._streamed = not self._streamed, True
-        text = increment.text.lstrip() if first else increment.text
+        text = increment.text if self._streamed else increment.text.lstrip()
+        self._streamed = self._streamed or bool(text)
         typer.echo(text, nl=False)
         sys.stdout.flush()
 
@@ -54,8 +56,19 @@ class TextOutput:
         # With a pipe behind stdout only the answer goes there.
         err = problem is None and not sys.stdout.isatty()
         for completion in output.outputs:
-            typer.echo(f"exit depths: {_numbers(completion.exit_depths)}", err=err)
+            typer.echo(f"exit depths: {self._depths(completion)}", err=err)
         typer.echo(_rate(output.usage, seconds), err=err)
+
+    def _depths(self, completion: CompletionOutput) -> str:
+        """Each token with the loops it took: Ann(4) has(1)."""
+        tokens, previous, shown = completion.token_ids, None, []
+        for token, depth in zip(tokens, completion.exit_depths, strict=True):
+            text = ""
+            if self._tokenizer is not None:
+                text = self._tokenizer.piece(previous, token).decode("utf-8", "replace").strip()
+            shown.append(f"{text or token}({depth})")
+            previous = token
+        return " ".join(shown)
 
     def _show(self, completion: CompletionOutput) -> None:
         if completion.text is None:

@@ -12,6 +12,8 @@ from rlt_core.api.tokenizer import load_tokenizer
 from rlt_core.cli.run_request import RunRequest
 from rlt_core.contract.errors import RequestError
 
+MAX_SEQS = 64
+
 
 class Output(Protocol):
     """Where answers go."""
@@ -38,9 +40,13 @@ def answer(request: RunRequest, output: Output, *, in_process: bool, tokenizer: 
             f"{tokenizer or request.folder} has no tokenizer, so text cannot be read\n"
             "Fix: --prompt-token-ids 5,17,3, or --tokenizer FOLDER",
         )
-    with LLM(request.folder, tokenizer=texts, in_process=in_process, **request.options) as llm:
+    prompts = request.all_prompts()
+    options = dict(request.options)
+    if options["max_num_seqs"] is None:
+        # No slots, and so no pages, for requests that will never come.
+        options["max_num_seqs"] = min(MAX_SEQS, len(prompts) * params.n)
+    with LLM(request.folder, tokenizer=texts, in_process=in_process, **options) as llm:
         output.started(request, llm)
-        prompts = request.all_prompts()
         if len(prompts) == 1 and output.streams and params.n == 1:
             return _stream(llm, prompts[0], params, output, request)
         return _generate(llm, prompts, params, output, request)
