@@ -126,7 +126,7 @@ def rlt_attention_backends() -> list[AttentionSpec]:
     return [
         AttentionSpec(
             id="torch",
-            summary="reference attention: fixed blocks of 16 rows by 128 keys",
+            summary="reference attention: fixed tiles of rows by 128 keys",
             factory="rlt_core.runtime.attention_torch:TorchAttention",
             devices=_DEVICES,
             dtypes=_DTYPES,
