@@ -284,15 +284,16 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path.write_text(textwrap.dedent(script))
     root = str(Path(__file__).parent.parent)
     env = {**os.environ, "PYTHONPATH": root}
-    return subprocess.run(
-        [sys.executable, str(path)], env=env, capture_output=True, text=True, timeout=50, cwd=folder
-    )
+    there = folder / "there"
+    there.mkdir()
+    (there / "msgspec.py").write_text("raise SystemExit('the wrong msgspec')")
+    command = [sys.executable, str(path)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=50, cwd=there)
 
 
 def test_script_without_main_guard(tmp_path: Path) -> None:
-    """multiprocessing's spawn ran the user's script again in the child. And a file beside the
-    script with a library's name was imported by the stage."""
-    (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')")
+    """multiprocessing's spawn ran the user's script again in the child. And a file with a
+    library's name in the current folder was imported by the stage."""
     done = run_script(
         """
         from rlt_core.api.llm import LLM
@@ -331,10 +332,15 @@ def test_dropped_llm_ends_its_stage() -> None:
 
 
 def test_forked_copy_leaves_the_stage_alone(llm: LLM) -> None:
-    """A forked worker that ended shut down its parent's stage."""
+    """A forked worker that ended shut down its parent's stage, or took its socket's folder."""
+    client = llm._client
+    assert isinstance(client, StageClient)
     child = os.fork()
     if child == 0:
-        llm.close()
-        os._exit(0)
+        try:
+            llm.close()
+        finally:
+            os._exit(0)
     os.waitpid(child, 0)
+    assert client._process.folder.exists()
     assert llm.generate({"prompt_token_ids": [5]})[0].outputs[0].token_ids
