@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlt_core.contract.protocols import KVRows
-from rlt_core.runtime.attention_torch import TILE_ROWS, TorchAttention
+from rlt_core.runtime.attention_torch import TorchAttention
+from rlt_core.runtime.tiles import TILE
 
 LENGTH = 300
 DTYPES = (torch.float32, torch.bfloat16)
@@ -46,6 +47,7 @@ class Memory:
         self.pool = torch.full(
             (num_pages + 5, 2, 2, page_size, groups, size), torch.nan, dtype=text.k.dtype
         )
+        self.pool[0] = 0  # the sentinel
         order = torch.randperm(num_pages + 4, generator=torch.Generator().manual_seed(seed)) + 1
         self.pages = order[:num_pages]
 
@@ -66,7 +68,7 @@ class Memory:
         return dict(zip(positions.tolist(), out, strict=True))
 
     def _rows(self, tiles: Sequence[Sequence[int]], positions: Tensor, store: bool) -> KVRows:
-        tile_rows = torch.full((len(tiles), TILE_ROWS), len(positions))
+        tile_rows = torch.full((len(tiles), TILE), len(positions))
         row_tile, row_lane = torch.zeros_like(positions), torch.zeros_like(positions)
         row = 0
         for number, tile in enumerate(tiles):
@@ -109,7 +111,7 @@ def dense(text: Text) -> Tensor:
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
 
 
-def in_tiles(start: int, stop: int, size: int = TILE_ROWS) -> list[list[int]]:
+def in_tiles(start: int, stop: int, size: int = TILE) -> list[list[int]]:
     """Consecutive positions, `size` to a tile."""
     return [list(range(s, min(s + size, stop))) for s in range(start, stop, size)]
 
@@ -176,7 +178,7 @@ def _in_chunks(text: Text, size: int, shift: int = 0) -> dict[int, Tensor]:
     out: dict[int, Tensor] = {}
     for start in range(0, LENGTH, size):
         stop = min(start + size, LENGTH)
-        first = min(start + (shift or TILE_ROWS), stop)
+        first = min(start + (shift or TILE), stop)
         out |= memory.attend([list(range(start, first)), *in_tiles(first, stop)])
     return out
 

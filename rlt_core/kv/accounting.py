@@ -50,11 +50,19 @@ def plan_kv(
         tracks=tracks,
         table_rows=sum(track.num_planes * track.parts for track in tracks),
         page_size=page_size,
-        page_elements=max(_used_elements(track, page_size) for track in tracks),
+        page_elements=_page_elements(tracks, page_size),
         element_bytes=element_bytes,
         max_depth=max_depth,
         tables=tables,
     )
+
+
+def _page_elements(tracks: tuple[TrackPlaces, ...], page_size: int) -> int:
+    """The largest track's need, in whole head vectors of every track: attention reads the
+    storage vector by vector."""
+    most = max(_used_elements(track, page_size) for track in tracks)
+    vector = math.lcm(*(track.head_dim for track in tracks))
+    return -(-most // vector) * vector
 
 
 def page_rows(plan: KVPlan, loops: int, phase: Phase) -> tuple[int, ...]:

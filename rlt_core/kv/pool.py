@@ -15,7 +15,8 @@ from rlt_core.kv.plan import SENTINEL_PAGE, KVPlan, TrackPlaces
 
 
 class DevicePool:
-    """storage [num_pages, page_elements]; page 0 is the sentinel, where idle rows write."""
+    """storage [num_pages, page_elements]; page 0 is the sentinel, whose zeros
+    idle rows write and masked reads find."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class DevicePool:
 
         tables int32 [S + 1, table_rows, pages_per_row] (the last slot all sentinel); slot,
         position, source int64 [R]; targets bool [R, planes]. A row without targets may hold any
-        source and position. Shapes are static: what is not to be filled goes to the sentinel.
+        source and position. Shapes are static: what is not to be filled rewrites its source.
         """
         size = self.plan.page_size
         index = position.div(size, rounding_mode="floor").clamp(0, tables.shape[2] - 1)
@@ -73,7 +74,7 @@ class DevicePool:
             from_page = tables[slot[:, None], from_row, index[:, None]].long()
             to_page = tables[slot[:, None, None], to_row, index[:, None, None]].long()
             wanted = targets[:, : track.num_planes, None]
-            to_page = torch.where(wanted, to_page, SENTINEL_PAGE)
+            to_page = torch.where(wanted, to_page, from_page[:, None])
             # Separated index tensors put the rows first: [R, parts, unit_layers, 2, G, d].
             values = pool[from_page, :, :, offset[:, None]]
             pool[to_page, :, :, offset[:, None, None]] = values[:, None]

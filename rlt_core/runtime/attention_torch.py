@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rlt_core.kv.plan import CHUNK_KEYS
+from rlt_core.kv.plan import CHUNK_KEYS, SENTINEL_PAGE
 
 if TYPE_CHECKING:
     from rlt_core.contract.protocols import KVRows
 
-# Few lanes: on a CPU a decode row pays for a whole tile (measured: 4 beat 8 and 16 for 64 decode
-# rows by 2 and 4 times, and cost prompts nothing).
-TILE_ROWS = 4
+# Products with 5 to 7 or 9 to 11 columns change a row's bits with its lane (measured, AVX2).
+SIZE_MULTIPLE = 16
 # The running maximum starts finite, so that a row without visible keys gives 0 and not NaN.
 _LOWEST = -1e30
 _SMALLEST_TOTAL = 1e-30
 # exp of less takes denormal numbers or the library's special cases: 10 to 100 times slower. A
 # weight of exp(-64) is lost in any sum of float32 beside the largest weight, which is 1.
 _FAINTEST = -64.0
-_BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
 
 _Parts = tuple[Tensor, Tensor, Tensor]  # running maximum, sum of weights, weighted values
 
@@ -73,9 +71,11 @@ class _Window:
 
 
 def _write(rows: KVRows, k: Tensor, v: Tensor) -> None:
+    """Rows that must not write leave zeros on the sentinel page: masked reads find zeros there."""
     where = (rows.write_page, rows.write_offset)
+    writes = (rows.write_page != SENTINEL_PAGE)[:, None, None]
     for side, values in enumerate((k, v)):
-        rows.pool[:, rows.unit, side].index_put_(where, values)
+        rows.pool[:, rows.unit, side].index_put_(where, torch.where(writes, values, 0.0))
 
 
 def _tile_queries(q: Tensor, rows: KVRows, groups: int) -> Tensor:
@@ -91,16 +91,20 @@ def _tile_queries(q: Tensor, rows: KVRows, groups: int) -> Tensor:
 def _window(rows: KVRows, side: int, pages: Tensor, held: Tensor) -> Tensor:
     """Keys (side 0) or values (1) of each tile's pages [T, pages], float32 [T, G, 128, d].
 
-    Positions past a tile's last key (not in `held` [T, 128]) are zeroed: free pages may hold NaN,
-    and 0 * NaN is NaN. An "and" with the bits copies and zeroes in one pass.
+    Positions past a tile's last key (not in `held` [T, 128]) are read from the sentinel page,
+    which holds zeros: free pages may hold NaN, and 0 * NaN is NaN. One pass gathers, masks and
+    puts the heads first (measured: four times faster than page by page).
     """
-    found = rows.pool[:, rows.unit, side].index_select(0, pages.view(-1))
-    found = found.view(len(pages), CHUNK_KEYS, *found.shape[2:]).transpose(1, 2)
-    window = torch.empty(found.shape, dtype=found.dtype, device=found.device)
-    bits = _BITS[found.dtype]
-    mask = held.to(bits).neg_()[:, None, :, None]
-    torch.bitwise_and(found.view(bits), mask, out=window.view(bits))
-    return window.float()
+    pool = rows.pool
+    _, _, _, page_size, groups, size = pool.shape
+    inside = torch.arange(page_size, device=pool.device) * groups
+    first = rows.unit * pool.stride(1) + side * pool.stride(2)
+    at = (pages * (pool.stride(0) // size) + first // size)[:, :, None] + inside
+    at = torch.where(held, at.view(held.shape), 0)
+    heads = torch.arange(groups, device=pool.device)[:, None]
+    vectors = pool.as_strided((pool.shape[0] * pool.stride(0) // size, size), (size, 1))
+    found = vectors.index_select(0, (at[:, None] + heads).view(-1))
+    return found.view(len(pages), groups, CHUNK_KEYS, size).float()
 
 
 def _lay_over(window: Tensor, new: Tensor, rows: KVRows, at: Tensor) -> Tensor:
@@ -120,16 +124,22 @@ def _chunk(
     scores = torch.bmm(queries, keys.transpose(1, 2)).view(tiles, -1, lanes, CHUNK_KEYS)
     scores = scores.mul_(scale).add_((1 - window.visible) * _LOWEST)
     highest = scores.amax(-1, keepdim=True).clamp_min_(_LOWEST)
-    highest = highest if before is None else torch.maximum(before[0], highest)
     weights = scores.sub_(highest).clamp_min_(_FAINTEST).exp_().mul_(window.visible)
     weights = weights.to(dtype).float()
     total = weights.sum(-1, keepdim=True)
     mixed = torch.bmm(weights.view(*queries.shape[:2], CHUNK_KEYS), values)
     mixed = mixed.view(tiles, -1, lanes, queries.shape[-1])
+    return _merge(before, (highest, total, mixed))
+
+
+def _merge(before: _Parts | None, chunk: _Parts) -> _Parts:
+    """Parts relative to the higher of two maxima; a chunk without visible keys changes nothing."""
     if before is None:
-        return highest, total, mixed
-    shrink = (before[0] - highest).clamp_min_(_FAINTEST).exp_()
-    return highest, before[1] * shrink + total, before[2] * shrink + mixed
+        return chunk
+    highest = torch.maximum(before[0], chunk[0])
+    old = (before[0] - highest).clamp_min_(_FAINTEST).exp_()
+    new = (chunk[0] - highest).clamp_min_(_FAINTEST).exp_()
+    return highest, before[1] * old + chunk[1] * new, before[2] * old + chunk[2] * new
 
 
 def _untile(parts: _Parts, rows: KVRows, q: Tensor) -> Tensor:

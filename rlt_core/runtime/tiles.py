@@ -1,4 +1,4 @@
-"""How the rows of a launch are grouped into attention tiles of 16 rows of one cell.
+"""How the rows of a launch are grouped into attention tiles: a few rows of one cell.
 
 A tile shares its keys: all its rows belong to one request, plane and run of positions. Decode
 rows are alone in their tile. Made on the host, from what the host knows: cells, never depths.
@@ -14,12 +14,14 @@ from torch import Tensor
 
 from rlt_core.runtime.batch import I64
 
-TILE = 16
+# On a CPU a decode row pays for the products of a whole tile, and a prompt gathers its keys once a
+# tile. Below 8 lanes the product library takes another path with other bits.
+TILE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """rows int64 [T, 16] (the row count for none), row_tile and row_lane int64 [R], first int64
+    """rows int64 [T, TILE] (the row count for none), row_tile and row_lane int64 [R], first int64
     [T]: each tile's first row."""
 
     rows: Tensor
