@@ -155,6 +155,10 @@ class FakeExecutor:
         position = prompt.position[start:end].tolist()
         assert position == list(range(position[0], position[0] + end - start)), position
         slot = self.slots[int(prompt.slot[start])]
+        if prompt.emit[end - 1]:
+            # The policy decides the first output's read-out in mode full only.
+            wanted = 0 if self.full else slot.params["loops"]
+            assert prompt.exit_at[end - 1] == wanted, prompt.exit_at[start:end]
         assert slot.phase == PROMPT, f"a cell of slot {prompt.slot[start]} in phase {slot.phase}"
         assert slot.filled == position[0], f"cell at {position[0]} before {slot.filled} is done"
         tables = self.kv.tables[slot.params["loops"] - 1]

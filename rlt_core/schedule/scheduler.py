@@ -84,6 +84,16 @@ class Scheduler:
         if record is not None:
             self._collector.abort(record)
 
+    def preempt(self, request_id: int) -> None:
+        """Take a request's slot and pages back; it waits, is recomputed and loses nothing.
+
+        The scheduler does this itself when the pool is full. Requests without a slot, and unknown
+        ones, are left as they are.
+        """
+        record = self._residency.records.get(request_id)
+        if record is not None and record.resident:
+            self._residency.preempt(record.slot, not_before=self._tick - 1)
+
     def next_tick(self) -> TickInput | None:
         """The next tick to submit; None when nothing can run before a result is applied."""
         if len(self._flights) >= self._config.ticks_in_flight:
