@@ -18,7 +18,7 @@ from rlt_core.runtime.tiles import TILE
 LENGTH = 300
 DTYPES = (torch.float32, torch.bfloat16)
 # query heads, KV heads, head size
-HEADS = ((4, 4, 16), (4, 2, 12), (6, 1, 32), (1, 1, 8))
+HEADS = ((4, 4, 16), (4, 2, 12), (6, 1, 32), (1, 1, 8), (3, 3, 10))
 
 
 @dataclass(frozen=True)
