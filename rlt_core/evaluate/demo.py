@@ -18,6 +18,8 @@ from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.evaluate.problems import Problem
 
 THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
+# Wide ticks: the problems are many and short.
+SIZES: dict[str, Any] = {"max_num_seqs": 256, "max_num_tokens": 2048, "max_model_len": 256}
 ENGINES: tuple[dict[str, Any], ...] = (
     {"kv_layout": "last_exited", "exit_mode": "skip"},
     {"kv_layout": "last_exited", "exit_mode": "full"},
@@ -62,7 +64,7 @@ def evaluate(
     traced: list[Answer] = []
     for choice in ENGINES:
         name = f"{choice['kv_layout']} {choice['exit_mode']}"
-        with LLM(model, **choice, **options) as llm:
+        with LLM(model, **choice, **SIZES, **options) as llm:
             for setting, params in _settings(llm.loops):
                 notify(f"{name}, {setting}")
                 answers = ask(llm, problems, params)
@@ -91,7 +93,7 @@ def shuffled(
     depths = [answer.depths for answer in answers]
     random.Random(seed).shuffle(depths)
     params = [_greedy(trace=trace) for trace in depths]
-    with LLM(model, exit_policy="trace", **ENGINES[0], **options) as llm:
+    with LLM(model, exit_policy="trace", **ENGINES[0], **SIZES, **options) as llm:
         return ask(llm, [answer.problem for answer in answers], params)
 
 

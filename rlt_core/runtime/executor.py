@@ -39,7 +39,7 @@ class Executor:
         policy = _make(plan.policy.factory)
         self.slots = _make_slots(plan, config, kv, policy, self.device)
         self.emitter = Emitter(self.slots, keep_logits=config.keep_logits)
-        services = Services(
+        self.services = Services(
             ops=build_operators(plan),
             attention=_make(plan.attention.factory),
             pool=self.pool,
@@ -51,7 +51,7 @@ class Executor:
         self.program = TickProgram(
             model,
             self.slots,
-            services,
+            self.services,
             DeviceTables(kv, self.device),
             policy,
             self.emitter,

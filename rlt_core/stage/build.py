@@ -26,6 +26,7 @@ from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
 from rlt_core.runtime.batch import EngineConfig
 from rlt_core.runtime.executor import Executor
+from rlt_core.runtime.self_test import self_test_exact
 from rlt_core.runtime.weights import load_weights
 from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.scheduler import Scheduler
@@ -65,6 +66,8 @@ def build_engine(config: StageConfig, registry: Registry | None = None) -> Built
     sizes = plan_sizes(config, plan, kv)
     model = _load_model(plan, dtype)
     executor = Executor(plan, sizes.engine, kv, model, layout)
+    services = executor.services
+    self_test_exact(plan, services.ops, services.attention, executor.device)
     engine = Engine(Scheduler(plan, sizes.engine, kv), executor)
     return BuiltEngine(engine=engine, report=_report(plan, sizes))
 
