@@ -8,6 +8,8 @@ import zlib
 
 import pytest
 
+from tests.recording import pytest_terminal_summary as pytest_terminal_summary
+
 # Read by torch when it is first imported: one thread, so that the tests of a two-core machine
 # do not wait for each other. A test of thread counts sets its own.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 RECORD_VARIABLE = "RLT_RECORD"
 
@@ -17,7 +19,7 @@ RECORD_VARIABLE = "RLT_RECORD"
 def record(name: str, values: dict[str, object]) -> None:
     """Write `values` (JSON plain: numbers, strings, lists, dicts) to `$RLT_RECORD/NAME.json`.
 
-    The day, the Python version and the number of cores are added; a record of the same name is
+    The day, the commit, the Python version and the machine are added; a record of the same name is
     replaced. Does nothing when RLT_RECORD is unset or empty.
     """
     folder = os.environ.get(RECORD_VARIABLE)
@@ -25,10 +27,27 @@ def record(name: str, values: dict[str, object]) -> None:
         return
     where = {
         "day": date.today().isoformat(),
+        "commit": _commit(),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
     path = Path(folder) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"where": where, "values": values}, indent=2, sort_keys=True)
+    text = json.dumps({"where": where, "values": values}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """conftest.py's hook: the counts of a whole run, as record "tests"."""
+    stats = terminalreporter.stats
+    counts = {kind: len(stats.get(kind, ())) for kind in _KINDS}
+    record("tests", {**counts, "files": len({r.fspath for r in stats.get("passed", ())})})
+
+
+_KINDS = ("passed", "failed", "error", "skipped", "xfailed")
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
