@@ -4,7 +4,7 @@ Measured: planning the tick, pages and page-table changes, applying the results 
 tick, bookkeeping, and the message with its events to a client in another process. Taking a new
 request (checks, queue) is timed apart: it happens when a message comes. In the steady state
 every tick admits one request and ends one, two ticks are in flight, and at 256 slots at least
-64 tokens leave each tick, at depths of 2, 3 and 4 of 4 loops.
+64 tokens leave each tick, at depths from 1 to 4 of 4 loops.
 
     rlt bench host --slots 256 --ticks 2000
 """
@@ -32,7 +32,7 @@ from rlt_core.schedule.request import EngineRequest, Events
 from rlt_core.schedule.scheduler import Scheduler
 from rlt_core.stage.messages import Tick, encode
 
-DEPTHS = (2, 3, 4)
+DEPTHS = (1, 2, 3, 4)
 PROMPT_LENS = (8, 25)
 PAGE_SIZE, MAX_LEN, LOOPS = 16, 512, 4
 WARM_TICKS = 200

@@ -16,7 +16,6 @@ import numpy as np
 
 from rlt_core.contract.protocols import (
     PromptMode,
-    PromptView,
     Strategy,
     StrategyPlan,
     StrategyView,
@@ -26,6 +25,7 @@ from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import I64, EngineConfig, PromptRows, TickInput, TickOutput
+from rlt_core.schedule.cell_starter import CellStarter
 from rlt_core.schedule.events import Collector, Flight
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest, Events, TickCounts
@@ -41,15 +41,14 @@ class Scheduler:
     def __init__(self, plan: Plan, config: EngineConfig, kv: KVPlan) -> None:
         self._config = config
         self._strategy = cast(Strategy, load_object(plan.strategy.factory)())
-        self._prompt_mode = cast(PromptMode, load_object(plan.prompts.factory)())
         self._residency = Residency(plan, config, kv)
         self._collector = Collector(self._residency)
         self._params = ParamBuilder(plan.policy.params, config.max_len)
         self._flights: deque[Flight] = deque()
         self._tick = 0
         self._longest, self._chunks = 1, 1
-        # A chunk must fit the places, or it would wait for ever.
-        self._chunk_size = min(config.chunk_size, config.num_places)
+        mode = cast(PromptMode, load_object(plan.prompts.factory)())
+        self._starter = CellStarter(self._residency, mode)
 
     @property
     def counts(self) -> TickCounts:
@@ -103,7 +102,7 @@ class Scheduler:
         if not starved:
             self._admit(plan.num_admissions)
         self._residency.reserve.settle()
-        self._start_cells(plan.prompt_rows)
+        self._starter.start(plan.prompt_rows, self._tick)
         return self._build(plan)
 
     def apply(self, out: TickOutput) -> Events:
@@ -139,49 +138,6 @@ class Scheduler:
                 return
             residency.waiting.pop()
             residency.place(record, self._tick)
-
-    def _start_cells(self, budget: int) -> None:
-        """Begin cells for prompts that have none: first in priority, then longest unserved."""
-        residency, cells = self._residency, self._residency.cells
-        if not residency.prompts:
-            return
-        moved, waiting = residency.table.moved, []
-        order = sorted(
-            residency.prompts, key=lambda r: (r.request.priority, moved[r.slot], r.serial)
-        )
-        free = min(cells.num_free, budget - cells.num_rows)
-        for record in order:
-            length = self._cell_len(record, free)
-            if not length:
-                waiting.append(record)
-                # Nobody takes the places that an earlier one waits for.
-                free = 0
-            elif length > 0:
-                cells.start(record, record.next_start, record.next_start + length, self._tick)
-                residency.counts.waited(residency.table.touch(record.slot, self._tick))
-                free -= length
-            else:
-                waiting.append(record)
-        residency.prompts = waiting
-
-    def _cell_len(self, record: Record, free: int) -> int:
-        """Rows of its next cell; 0 when places are lacking, -1 when pages are."""
-        forced = record.forced
-        assert forced is not None, record
-        if free <= 0:
-            return 0
-        start = record.next_start
-        view = PromptView(
-            length=forced.segment_end(start),
-            next_start=start,
-            running_len=0,
-            running_depth=0,
-            loops=forced.loops,
-            by_position=forced.one_by_one(start),
-        )
-        length = self._prompt_mode.chunk_len(view, free, self._chunk_size)
-        has_pages = start + length <= self._residency.pages.page_limit[record.slot]
-        return length if has_pages else -1
 
     def _build(self, plan: StrategyPlan) -> TickInput | None:
         residency, table = self._residency, self._residency.table

@@ -1,0 +1,60 @@
+"""Which prompts begin their next cell in a tick."""
+
+from __future__ import annotations
+
+from rlt_core.contract.protocols import PromptMode, PromptView
+from rlt_core.schedule.record import Record
+from rlt_core.schedule.residency import Residency
+
+
+class CellStarter:
+    """Hands free places to prompts, as the prompt mode cuts them."""
+
+    def __init__(self, residency: Residency, mode: PromptMode) -> None:
+        self._residency, self._mode = residency, mode
+        config = residency.config
+        # A chunk must fit the places, or it would wait for ever.
+        self._chunk_size = min(config.chunk_size, config.num_places)
+
+    def start(self, budget: int, tick: int) -> None:
+        """Begin cells for prompts that have none: first in priority, then longest unserved."""
+        residency, cells = self._residency, self._residency.cells
+        if not residency.prompts:
+            return
+        moved, waiting = residency.table.moved, []
+        order = sorted(
+            residency.prompts, key=lambda r: (r.request.priority, moved[r.slot], r.serial)
+        )
+        free = min(cells.num_free, budget - cells.num_rows)
+        for record in order:
+            length = self._cell_len(record, free)
+            if not length:
+                waiting.append(record)
+                # Nobody takes the places that an earlier one waits for.
+                free = 0
+            elif length > 0:
+                cells.start(record, record.next_start, record.next_start + length, tick)
+                residency.counts.waited(residency.table.touch(record.slot, tick))
+                free -= length
+            else:
+                waiting.append(record)
+        residency.prompts = waiting
+
+    def _cell_len(self, record: Record, free: int) -> int:
+        """Rows of its next cell; 0 when places are lacking, -1 when pages are."""
+        forced = record.forced
+        assert forced is not None, record
+        if free <= 0:
+            return 0
+        start = record.next_start
+        view = PromptView(
+            length=forced.segment_end(start),
+            next_start=start,
+            running_len=0,
+            running_depth=0,
+            loops=forced.loops,
+            by_position=forced.one_by_one(start),
+        )
+        length = self._mode.chunk_len(view, free, self._chunk_size)
+        has_pages = start + length <= self._residency.pages.page_limit[record.slot]
+        return length if has_pages else -1
