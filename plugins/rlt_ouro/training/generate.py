@@ -46,7 +46,7 @@ def generate(
         elif recorded is not None:
             depth = recorded[:, step].clamp(min=1)
         else:
-            depth = _exit_depths(readout.gate_logits, rule)
+            depth = exit_depths(readout.gate_logits, rule)
         rows = torch.arange(len(prompts))
         tokens.append(readout.logits[depth - 1, rows].argmax(-1))
         depths.append(depth)
@@ -103,7 +103,7 @@ def _with_newest(cache: Planes, layer: int, source: Tensor) -> KeyValue:
     return keys[source, rows], values[source, rows]
 
 
-def _exit_depths(gate_logits: Tensor, rule: Rule) -> Tensor:
+def exit_depths(gate_logits: Tensor, rule: Rule) -> Tensor:
     """Depth, counted from 1, at which each row of gate logits [loops, rows] is read."""
     loops, rows = gate_logits.shape
     if rule.fixed is not None or rule.threshold is None:
