@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rlt_core.contract.protocols import LoopedModel
+from rlt_core.runtime.context import Launch
 from rlt_core.runtime.residents import Needs
 from rlt_core.runtime.sampling import (
     Sampled,
@@ -18,10 +18,7 @@ from rlt_core.runtime.sampling import (
     score_tokens,
 )
 from rlt_core.runtime.slots import DONE, READY, Slots
-
-if TYPE_CHECKING:
-    from rlt_core.runtime.context import Launch
-    from rlt_core.runtime.tick import TickTensors
+from rlt_core.runtime.tick_rows import TickTensors
 
 RUNNING, STOP, LENGTH, ERROR = 0, 1, 2, 3
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")

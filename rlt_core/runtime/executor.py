@@ -17,12 +17,14 @@ from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import I64, EngineConfig, PromptRows, TickInput, TickOutput
 from rlt_core.runtime.collect import to_host
 from rlt_core.runtime.context import Services
+from rlt_core.runtime.decide import Decider
 from rlt_core.runtime.emit import Emitted, Emitter
 from rlt_core.runtime.operators import build_operators
 from rlt_core.runtime.residents import Residents
 from rlt_core.runtime.rope import RopeTables
 from rlt_core.runtime.slots import Slots
-from rlt_core.runtime.tick import TickProgram, TickTensors
+from rlt_core.runtime.tick import TickProgram
+from rlt_core.runtime.tick_rows import TickTensors
 from rlt_core.runtime.tiles import make_tiles
 
 
@@ -48,16 +50,17 @@ class Executor:
             kv=kv,
             tracks={track.name: track for track in kv.tracks},
         )
+        full, signals = plan.exit_mode == "full", plan.policy.needs & _SIGNALS
+        decider = Decider(model, self.slots, self.services, policy, full=full, signals=signals)
         self.program = TickProgram(
             model,
             self.slots,
             self.services,
             DeviceTables(kv, self.device),
-            policy,
+            decider,
             self.emitter,
             entry=plan.strategy.entry,
-            full=plan.exit_mode == "full",
-            signals=plan.policy.needs & _SIGNALS,
+            full=full,
             min_leave=config.min_leave,
         )
         self._residents = Residents(config.num_slots)

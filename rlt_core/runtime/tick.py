@@ -6,64 +6,18 @@ eagerly on a CPU and can be captured into a graph. DESIGN section 5 tells the jo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from rlt_core.contract.protocols import ExitPolicy, LoopedModel
+from rlt_core.contract.protocols import LoopedModel
 from rlt_core.contract.specs import Entry
 from rlt_core.kv.tables_device import DeviceTables
 from rlt_core.runtime.compaction import compact, pick
 from rlt_core.runtime.context import Launch, Rows, Services
+from rlt_core.runtime.decide import Decider
 from rlt_core.runtime.emit import Emitted, Emitter
 from rlt_core.runtime.slots import LEAVING, READY, RUN, Slots
-from rlt_core.runtime.tiles import Tiles, single_tiles
-
-
-@dataclass(slots=True, kw_only=True)
-class TickTensors:
-    """A TickInput on the device. R decode rows, N prompt rows, F of them in finishing cells.
-
-    prompt_*: int64 or bool [N] as in PromptRows. finish: int64 [F], rows of the prompt part
-    whose cell ends. emit, score: int64, places among the F rows that give the next token, or a
-    logprob of a known one. tiles of (R + N) rows, of the N rows of cells, of (leave + F) rows.
-    """
-
-    tick: int
-    decode_slots: Tensor
-    place: Tensor
-    slot: Tensor
-    token: Tensor
-    position: Tensor
-    depth: Tensor
-    exit_at: Tensor
-    rule: Tensor
-    known_next: Tensor
-    target: Tensor
-    finish: Tensor
-    emit: Tensor
-    resume: Tensor
-    score: Tensor
-    tiles: Tiles
-    coda_tiles: Tiles
-    num_chunks: int
-    num_leave: int
-    has_prompt: bool
-
-
-@dataclass(slots=True)
-class _Batch:
-    """All rows of the tick, decode rows first: homes, slots, positions, depths after this loop."""
-
-    home: Tensor
-    slot: Tensor
-    position: Tensor
-    depth: Tensor
-    rule: Tensor
-    exit_at: Tensor
-    live: Tensor
-    enters: Tensor
+from rlt_core.runtime.tick_rows import Batch, TickTensors, boundary_rows
 
 
 class TickProgram:
@@ -75,18 +29,16 @@ class TickProgram:
         slots: Slots,
         services: Services,
         tables: DeviceTables,
-        policy: ExitPolicy,
+        decide: Decider,
         emitter: Emitter,
         *,
         entry: Entry,
         full: bool,
-        signals: frozenset[str],
         min_leave: int,
     ) -> None:
         self.model, self.slots, self.services = model, slots, services
-        self.tables, self.policy, self.emitter = tables, policy, emitter
-        self.entry, self.full, self.signals = entry, full, signals
-        self.min_leave = min_leave
+        self.tables, self.decide, self.emitter = tables, decide, emitter
+        self.entry, self.full, self.min_leave = entry, full, min_leave
         self._fills = bool(tables.fill.any())  # read once, at build
 
     def __call__(self, t: TickTensors) -> Emitted:
@@ -97,7 +49,7 @@ class TickProgram:
         before = self.slots.state[batch.home]
         ctx = self._launch(t, batch)
         state = torch.where(batch.live[:, None], self.model.loop(before, ctx), before)
-        decided, done = self._decide(batch, state, before, ctx, t)
+        decided, done = self.decide(batch, state, before, ctx, t)
         self._keep(t, batch, state, decided, done)
         self._fill(batch, decided)
         out = self._leave(t)
@@ -117,7 +69,7 @@ class TickProgram:
         s.depth[t.decode_slots] = torch.where(enters, 0, s.depth[t.decode_slots])
         return enters, parked
 
-    def _batch(self, t: TickTensors, enters: Tensor) -> _Batch:
+    def _batch(self, t: TickTensors, enters: Tensor) -> Batch:
         s, rows = self.slots, t.decode_slots
         running = s.phase[rows] == RUN
         prompt_home = t.place + s.sentinel + 1
@@ -128,7 +80,7 @@ class TickProgram:
         s.reset_policy(home, all_enter)
         # In mode skip a forced row that has left stands still while its cell goes on.
         prompt_live = torch.ones_like(first) if self.full else s.read_depth[prompt_home] == 0
-        return _Batch(
+        return Batch(
             home=home,
             slot=torch.cat((rows, t.slot)),
             position=torch.cat((s.position[rows], t.position)),
@@ -140,25 +92,16 @@ class TickProgram:
             enters=all_enter,
         )
 
-    def _prelude(self, t: TickTensors, batch: _Batch) -> None:
+    def _prelude(self, t: TickTensors, batch: Batch) -> None:
         """State of entering rows; the others keep theirs."""
         s = self.slots
         tokens = torch.cat((s.token[t.decode_slots], t.token))
-        entering = Rows(
-            slot=batch.slot,
-            position=batch.position,
-            depth=torch.zeros_like(batch.depth),
-            write_plane=torch.zeros_like(batch.slot),
-            read_plane=torch.zeros_like(batch.slot),
-            live=batch.enters,
-            tiles=t.tiles,
-            num_chunks=t.num_chunks,
-        )
+        entering = boundary_rows(batch, batch.enters, t.tiles, t.num_chunks)
         ctx = Launch(self.services, entering, s.tables, s.state_seed[batch.slot])
         state = self.model.prelude(tokens, ctx)
         s.state[batch.home] = torch.where(batch.enters[:, None], state, s.state[batch.home])
 
-    def _launch(self, t: TickTensors, batch: _Batch) -> Launch:
+    def _launch(self, t: TickTensors, batch: Batch) -> Launch:
         loops = self.slots.int_params["loops"][batch.slot]
         write_plane, read_plane = self.tables.planes(batch.rule, loops, batch.depth)
         rows = Rows(
@@ -174,68 +117,8 @@ class TickProgram:
         seed = self.slots.state_seed[batch.slot]
         return Launch(self.services, rows, self.slots.tables, seed)
 
-    def _decide(
-        self, batch: _Batch, state: Tensor, before: Tensor, ctx: Launch, t: TickTensors
-    ) -> tuple[Tensor, Tensor]:
-        """(rows whose read-out is fixed by this loop, rows whose loops end now): bool [rows]."""
-        s = self.slots
-        says = self._policy_says(batch, state, before, ctx, t)
-        says = says & s.use_policy[batch.slot]
-        most = s.int_params["max_loops"][batch.slot]
-        least = s.int_params["min_loops"][batch.slot]
-        loops = s.int_params["loops"][batch.slot]
-        by_policy = (batch.depth >= most) | ((batch.depth >= least) & says)
-        forced = batch.exit_at > 0
-        leaves = torch.where(forced, batch.depth >= batch.exit_at, by_policy)
-        leaves = leaves | (batch.depth >= loops)
-        open_ = batch.live & (s.read_depth[batch.home] == 0)
-        decided = open_ & leaves
-        done = batch.live & (batch.depth >= loops) if self.full else decided
-        return decided, done
-
-    def _policy_says(
-        self, batch: _Batch, state: Tensor, before: Tensor, ctx: Launch, t: TickTensors
-    ) -> Tensor:
-        s = self.slots
-        signals = dict(
-            self.model.signals(state, before, ctx, self.signals - {"logits"})
-            if self.signals - {"logits"}
-            else {}
-        )
-        if "logits" in self.signals:
-            signals["logits"] = self._peek_logits(batch, state, t)
-        kept = {name: tensor[batch.home] for name, tensor in s.policy_state.items()}
-        params = s.row_params(batch.slot, batch.position)
-        says, new = self.policy.decide(signals, kept, params, batch.depth)
-        for spec in s.policy_specs:
-            live = batch.live.view(-1, *([1] * len(spec.shape)))
-            value = torch.where(live, new[spec.name], kept[spec.name])
-            s.policy_state[spec.name][batch.home] = value
-        return says
-
-    def _peek_logits(self, batch: _Batch, state: Tensor, t: TickTensors) -> Tensor:
-        """Logits of every row's state now; coda runs without storing."""
-        rows = Rows(
-            slot=batch.slot,
-            position=batch.position,
-            depth=batch.depth,
-            write_plane=torch.zeros_like(batch.slot),
-            read_plane=torch.zeros_like(batch.slot),
-            live=batch.live,
-            tiles=single_tiles(batch.slot.shape[0], state.device),
-            num_chunks=t.num_chunks,
-        )
-        ctx = Launch(
-            self.services,
-            rows,
-            self.slots.tables,
-            self.slots.state_seed[batch.slot],
-            store=False,
-        )
-        return self.model.head(self.model.coda(state, ctx, store=False), ctx)
-
     def _keep(
-        self, t: TickTensors, batch: _Batch, state: Tensor, decided: Tensor, done: Tensor
+        self, t: TickTensors, batch: Batch, state: Tensor, decided: Tensor, done: Tensor
     ) -> None:
         s, num_decode = self.slots, t.decode_slots.shape[0]
         s.state[batch.home] = state
@@ -248,7 +131,7 @@ class TickProgram:
         s.phase[rows] = torch.where(left, LEAVING, s.phase[rows])
         s.left_at[rows] = torch.where(left, t.tick, s.left_at[rows])
 
-    def _fill(self, batch: _Batch, decided: Tensor) -> None:
+    def _fill(self, batch: Batch, decided: Tensor) -> None:
         """Deeper planes of rows that leave early take the values of their last plane."""
         if self.full or not self._fills:
             return
@@ -294,7 +177,7 @@ class TickProgram:
         enough = waits.sum() >= self.min_leave
         return (enough | ~others | (longest >= patience)).expand_as(waits)
 
-    def _counts(self, batch: _Batch, decided: Tensor, parked: Tensor, t: TickTensors) -> Tensor:
+    def _counts(self, batch: Batch, decided: Tensor, parked: Tensor, t: TickTensors) -> Tensor:
         """[rows that ran, parked, lowest depth, highest depth, decode rows decided below D]."""
         num = t.decode_slots.shape[0]
         loops = self.slots.int_params["loops"][batch.slot]

@@ -1,0 +1,71 @@
+"""The rows of one tick on the device: what the host sent, and all rows together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlt_core.runtime.context import Rows
+from rlt_core.runtime.tiles import Tiles
+
+
+@dataclass(slots=True, kw_only=True)
+class TickTensors:
+    """A TickInput on the device. R decode rows, N prompt rows, F of them in finishing cells.
+
+    prompt_*: int64 or bool [N] as in PromptRows. finish: int64 [F], rows of the prompt part
+    whose cell ends. emit, score: int64, places among the F rows that give the next token, or a
+    logprob of a known one. tiles of (R + N) rows, of the N rows of cells, of (leave + F) rows.
+    """
+
+    tick: int
+    decode_slots: Tensor
+    place: Tensor
+    slot: Tensor
+    token: Tensor
+    position: Tensor
+    depth: Tensor
+    exit_at: Tensor
+    rule: Tensor
+    known_next: Tensor
+    target: Tensor
+    finish: Tensor
+    emit: Tensor
+    resume: Tensor
+    score: Tensor
+    tiles: Tiles
+    coda_tiles: Tiles
+    num_chunks: int
+    num_leave: int
+    has_prompt: bool
+
+
+@dataclass(slots=True)
+class Batch:
+    """All rows of the tick, decode rows first: homes, slots, positions, depths after this loop."""
+
+    home: Tensor
+    slot: Tensor
+    position: Tensor
+    depth: Tensor
+    rule: Tensor
+    exit_at: Tensor
+    live: Tensor
+    enters: Tensor
+
+
+def boundary_rows(batch: Batch, live: Tensor, tiles: Tiles, num_chunks: int) -> Rows:
+    """The batch's rows for a launch that touches boundary tracks only, at depth 0."""
+    none = torch.zeros_like(batch.slot)
+    return Rows(
+        slot=batch.slot,
+        position=batch.position,
+        depth=none,
+        write_plane=none,
+        read_plane=none,
+        live=live,
+        tiles=tiles,
+        num_chunks=num_chunks,
+    )
