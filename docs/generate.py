@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from rlt_core.cli.app import build_app
+from rlt_core.contract import layouts as layouts_data
 from rlt_core.contract import protocols, specs
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import ConflictError
@@ -62,7 +63,8 @@ def words() -> str:
 
 def spec(name: str) -> str:
     """A spec's docstring and its fields."""
-    kind = getattr(specs, name, None) or getattr(protocols, name)
+    homes = (specs, protocols, layouts_data)
+    kind = next(vars(home)[name] for home in homes if name in vars(home))
     rows = [(f"`{f.name}`", _cell(f.type), _default(f)) for f in fields(kind)]
     heading = f"### `{name}`\n\n{inspect.cleandoc(kind.__doc__ or '')}\n\n"
     return heading + table(("field", "type", "default"), rows)
