@@ -59,7 +59,8 @@ class RunRequest:
         try:
             return find_model_folder(self.model)
         except CheckpointError as error:
-            if self.model is None or Path(self.model).exists() or self.prompt or self.prompts:
+            has_prompt = self.prompt or self.prompts or self.token_ids
+            if self.model is None or Path(self.model).exists() or has_prompt:
                 raise
             hint = f"or, if it is a prompt for the demo: rlt run --prompt {self.model!r}"
             fix = "\n".join(part for part in (error.fix, hint) if part)

@@ -54,6 +54,7 @@ def build_engine(config: StageConfig, registry: Registry | None = None) -> Built
     allocated before every check that needs no weights has passed. `registry` defaults to what is
     installed."""
     plan = resolve(config.choice(), registry)
+    check_device(plan.device)
     layout: KVLayout = load_object(plan.layout.factory)()
     dtype = getattr(torch, plan.dtype)
     kv = plan_kv(
@@ -70,6 +71,17 @@ def build_engine(config: StageConfig, registry: Registry | None = None) -> Built
     self_test_exact(plan, services.ops, services.attention, executor.device)
     engine = Engine(Scheduler(plan, sizes.engine, kv), executor)
     return BuiltEngine(engine=engine, report=_report(plan, sizes))
+
+
+def check_device(name: str) -> None:
+    """Raise OptionError for a CUDA device that torch does not find here."""
+    device = torch.device(name)
+    if device.type != "cuda":
+        return
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= found:
+        reason = f"torch {torch.__version__} finds {found} CUDA devices on this machine"
+        raise OptionError("--device", name, reason, "Fix: --device cpu (rlt doctor says more)")
 
 
 def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
