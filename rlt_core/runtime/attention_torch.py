@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Products with 5 to 7 or 9 to 11 columns change a row's bits with its lane (measured, AVX2).
 SIZE_MULTIPLE = 16
+WIDTH_MULTIPLE = 16
 # The running maximum starts finite, so that a row without visible keys gives 0 and not NaN.
 _LOWEST = -1e30
 _SMALLEST_TOTAL = 1e-30
@@ -85,7 +86,7 @@ def _tile_queries(q: Tensor, rows: KVRows, groups: int) -> Tensor:
     padded = torch.constant_pad_nd(q, (0, 0, 0, 0, 0, 1)).float()
     tiles = padded[rows.tile_rows].unflatten(2, (groups, heads // groups))
     moved: Tensor = tiles.permute(0, 2, 3, 1, 4).clone(memory_format=torch.contiguous_format)
-    return moved.view(-1, heads // groups * lanes, size)
+    return _wide(moved.view(-1, heads // groups * lanes, size))
 
 
 def _window(rows: KVRows, side: int, pages: Tensor, held: Tensor) -> Tensor:
@@ -104,7 +105,13 @@ def _window(rows: KVRows, side: int, pages: Tensor, held: Tensor) -> Tensor:
     heads = torch.arange(groups, device=pool.device)[:, None]
     vectors = pool.as_strided((pool.shape[0] * pool.stride(0) // size, size), (size, 1))
     found = vectors.index_select(0, (at[:, None] + heads).view(-1))
-    return found.view(len(pages), groups, CHUNK_KEYS, size).float()
+    return _wide(found.view(len(pages), groups, CHUNK_KEYS, size).float())
+
+
+def _wide(vectors: Tensor) -> Tensor:
+    """[..., d] with zeros up to a multiple of 16: products with 10 columns change a row's bits
+    with its lane (measured)."""
+    return torch.constant_pad_nd(vectors, (0, -vectors.shape[-1] % WIDTH_MULTIPLE))
 
 
 def _lay_over(window: Tensor, new: Tensor, rows: KVRows, at: Tensor) -> Tensor:
@@ -112,7 +119,7 @@ def _lay_over(window: Tensor, new: Tensor, rows: KVRows, at: Tensor) -> Tensor:
     first = rows.tile_rows[:, 0]
     own = (at == rows.key_len[first].unsqueeze(1) - 1)[:, None, :, None]
     padded = torch.constant_pad_nd(new, (0, 0, 0, 0, 0, 1)).float()
-    return torch.where(own, padded[first].unsqueeze(2), window)
+    return torch.where(own, _wide(padded[first].unsqueeze(2)), window)
 
 
 def _chunk(
@@ -146,4 +153,5 @@ def _untile(parts: _Parts, rows: KVRows, q: Tensor) -> Tensor:
     # + 0.0: a chunk without visible keys may turn -0.0 into 0.0, so the sign of zero is dropped
     _, total, mixed = parts
     out = mixed / total.clamp_min(_SMALLEST_TOTAL) + 0.0
-    return out.transpose(1, 2)[rows.row_tile, rows.row_lane].to(q.dtype)
+    found = out.transpose(1, 2)[rows.row_tile, rows.row_lane, :, : q.shape[-1]]
+    return found.to(q.dtype)
