@@ -113,9 +113,10 @@ class DenseContext:
 
 
 def rotate(x: Tensor, positions: Tensor, rope: RopeSpec) -> Tensor:
-    """Rotary embedding of x [R, H, d] as complex numbers."""
-    pair = torch.arange(rope.dim // 2, dtype=torch.float64)
-    angle = positions.double()[:, None, None] * rope.theta ** (-2 * pair / rope.dim)
+    """Rotary embedding of x [R, H, d] as complex numbers; angles are float32, as RopeSpec says."""
+    pair = torch.arange(rope.dim // 2, dtype=torch.float32)
+    turns = 1.0 / rope.theta ** (2 * pair / rope.dim)
+    angle = (positions.float()[:, None, None] * turns).double()
     turned, rest = x[..., : rope.dim].double(), x[..., rope.dim :]
     if rope.interleaved:
         first, second = turned[..., 0::2], turned[..., 1::2]

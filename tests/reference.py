@@ -120,26 +120,29 @@ def run_pass(model: LoopedModel, s: Text, layout: str, state_seed: int = 0) -> P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """When a row's output is read: policy "fixed", "gate" (threshold) or "trace" (depths)."""
+    """When a row's output is read: policy "fixed", "gate" (threshold) or "trace" (depths).
+
+    max_loops None: as deep as the request goes.
+    """
 
     policy: str = "fixed"
     threshold: float = 1.0
     trace: Sequence[int] = ()
     loops: int
     min_loops: int = 1
-    max_loops: int
+    max_loops: int | None = None
 
     def depth(self, gates: Tensor, output: int) -> int:
         """The depth of output `output`, given the gate logits of loops 1 .. D [D]."""
-        remaining = 1.0
-        for depth in range(1, self.max_loops + 1):
+        remaining, most = 1.0, self.max_loops or self.loops
+        for depth in range(1, most + 1):
             remaining *= 1.0 - float(torch.sigmoid(gates[depth - 1].double()))
             by_gate = self.policy == "gate" and self.threshold < 1.0
             says = by_gate and 1.0 - remaining >= self.threshold
             says |= self.policy == "trace" and depth >= self.trace[output]
             if says and depth >= self.min_loops:
                 return depth
-        return self.max_loops
+        return most
 
 
 @dataclass(slots=True)

@@ -97,7 +97,11 @@ class DepthReader:
         if not takes:
             raise RequestError("trace", self._no_such_param(use_policy, []))
         if trace is None:
-            raise RequestError("trace", f"policy '{self._report.exit_policy}' needs it")
+            raise RequestError(
+                "trace",
+                f"policy '{self._report.exit_policy}' needs the depth of every output\n"
+                "Fix: --trace 4,1,3 (trace=[4, 1, 3])",
+            )
         for depth in trace:
             if not 1 <= depth <= loops:
                 raise RequestError(

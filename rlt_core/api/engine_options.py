@@ -55,6 +55,9 @@ def stage_config(
     values = locals()
     for name in _POSITIVE:
         _check_positive(name, values[name])
+    if kv_memory is not None and kv_pages is not None:
+        reason = f"kv_memory {kv_memory} is given too, and only one of them can size the pool"
+        raise OptionError("kv_pages", kv_pages, reason)
     if exit_mode not in ("skip", "full"):
         raise OptionError("exit_mode", exit_mode, "it is skip or full")
     if isinstance(ignore_config, str):

@@ -22,6 +22,7 @@ from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.api.scoring import Scoring
 from rlt_core.api.stream import RequestStream
 from rlt_core.api.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
+from rlt_core.contract.errors import OptionError
 from rlt_core.plugins.model_folder import find_model_folder
 from rlt_core.plugins.resolve import resolve
 from rlt_core.stage.client import Client, StageClient
@@ -185,5 +186,8 @@ def _tokenizer(given: object, model_path: str | None) -> Tokenizer | None:
     if given is None:
         return None if model_path is None else load_tokenizer(model_path)
     if isinstance(given, (str, os.PathLike)):
-        return load_tokenizer(os.fspath(given))
+        found = load_tokenizer(os.fspath(given))
+        if found is None:
+            raise OptionError("tokenizer", os.fspath(given), "the folder has no tokenizer")
+        return found
     return as_tokenizer(given)

@@ -61,6 +61,9 @@ def run(
         float | None, typer.Option(help="When the policy is sure; default: the checkpoint's.")
     ] = None,
     exit_mode: options.Mode = "skip",
+    trace: Annotated[
+        str | None, typer.Option(help="With --exit-policy trace: each output's depth, as 4,1,3.")
+    ] = None,
     loops: Annotated[int | None, typer.Option(help="Depth; default: the model's own.")] = None,
     min_loops: Annotated[int | None, typer.Option(help="No token exits before.")] = None,
     max_loops: Annotated[int | None, typer.Option(help="Every token exits by then.")] = None,
@@ -112,6 +115,8 @@ def run(
         exact=exact is OnOff.ON,
     )
     request.params.update(n=num_answers, stop=stop or ())
+    if trace is not None:
+        request.params.update(trace=read_ids("--trace", trace))
     if stop_token_ids is not None:
         request.params.update(stop_token_ids=read_ids("--stop-token-ids", stop_token_ids))
     if _answer(request, as_json=as_json, in_process=in_process, tokenizer=tokenizer):

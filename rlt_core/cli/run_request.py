@@ -87,7 +87,7 @@ def read_ids(option: str, text: str) -> list[int]:
     try:
         return [int(part) for part in parts]
     except ValueError:
-        raise OptionError(option, text, "token ids are whole numbers: 5,17,3") from None
+        raise OptionError(option, text, "it must be whole numbers: 5,17,3") from None
 
 
 def _problem(folder: Path, number: int) -> Problem:

@@ -34,7 +34,7 @@ def answer(request: RunRequest, output: Output, *, in_process: bool, tokenizer: 
     request.resolve()
     params = _params(request)
     texts = load_tokenizer(tokenizer or request.folder)
-    if texts is None and request.texts:
+    if texts is None and (request.texts or tokenizer is not None):
         raise RequestError(
             "prompt",
             f"{tokenizer or request.folder} has no tokenizer, so text cannot be read\n"

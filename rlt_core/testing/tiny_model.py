@@ -173,8 +173,8 @@ _LOGIT_STD = 2.0
 _GATE_STD, _GATE_MEAN = 1.2, -0.9
 # Queries and keys larger than usual, or attention would average all contexts into one; a latent
 # smaller than what is injected, or float32's rounding would grow from loop to loop.
-_SHARPNESS, _LATENT = 1.3, 0.7
-_GAIN = {"embed": 3.0, "head": _LOGIT_STD, "gate": _GATE_STD, "out": 1.5, "down": 1.5}
+_SHARPNESS, _LATENT = 1.2, 0.6
+_GAIN = {"embed": 4.0, "head": _LOGIT_STD, "gate": _GATE_STD, "out": 1.5, "down": 1.5}
 
 
 def _scaled(name: str, values: Tensor, num_qk: int) -> Tensor:

@@ -1,0 +1,111 @@
+"""The equality matrix: the same tokens, depths and bits, whatever the schedule.
+
+Random workloads, each under one configuration of a pairwise cover, against the same requests one
+at a time. What decides the tokens (model, layout, exit mode, policy, dtype) is anchored to the
+brute-force references, so that a fault which changes both sides is seen as well.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+
+import pytest
+
+from rlt_core.contract.errors import ConflictError
+from tests.engines import Setup, plan_of
+from tests.matrix import Verdict, check_meaning, meaning_of
+from tests.pairwise import Row, cover, pairs_of
+from tests.workloads import MEANING, SCHEDULE, configurations, meanings
+
+SEED = 20
+NUM_WORKLOADS = 200
+LEAST = 100
+COUNTED = (
+    "mixed_depths",
+    "prompt_with_decode",
+    "split_prompts",
+    "parked_rows",
+    "preemptions",
+    "aborts_waiting",
+    "aborts_prompt",
+    "aborts_decode",
+    "aborts_preempted",
+)
+
+
+def _rows(seed: int) -> list[Row]:
+    draw = random.Random(seed)
+    return configurations(meanings(draw), NUM_WORKLOADS, draw)
+
+
+def _by_meaning(rows: Iterable[Row]) -> list[list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(str(meaning_of(row)), []).append(row)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _report(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """Sum up and print what the workloads contained; fails with every difference."""
+    total: dict[str, int] = {"workloads": 0}
+    wrong = []
+    for verdict in verdicts:
+        wrong += [f"{verdict.row}: {line}" for line in verdict.wrong]
+        total["workloads"] += 1
+        for name, value in asdict(verdict.counts).items():
+            joined = max if name.startswith("max") else int.__add__
+            total[name] = joined(total.get(name, 0), value)
+    print(*(f"{name:20} {value}" for name, value in total.items()), sep="\n")
+    assert not wrong, "\n".join(wrong)
+    return total
+
+
+def test_the_cover_is_pairwise() -> None:
+    """A pair that no workload has would never be tested: every legal one must be there."""
+    rows = _rows(SEED)
+    covered = set().union(*map(pairs_of, rows))
+    parts = [(name, value) for name, values in SCHEDULE.items() for value in values]
+    for part in parts:
+        others = [other for other in parts if other[0] != part[0]]
+        others += [(name, value) for name, values in MEANING.items() for value in values]
+        for other in others:
+            assert frozenset((part, other)) in covered, (part, other)
+    assert len(rows) >= NUM_WORKLOADS
+
+
+def test_only_refused_pairs_are_left_out() -> None:
+    """A pair left out of the cover must be one that resolve refuses."""
+    found = set().union(*map(pairs_of, meanings(random.Random(SEED))))
+    pairs = set().union(*map(pairs_of, cover(MEANING, lambda row: True, random.Random(0))))
+    for pair in pairs - found:
+        with pytest.raises(ConflictError):
+            plan_of(Setup(**dict(pair)))  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(120)
+def test_a_few_workloads(seed: int) -> None:
+    """The quick part: one workload each of the first meanings of a fresh draw."""
+    groups = _by_meaning(_rows(seed))
+    rows = [group[0] for group in groups if str(group[0]["model"]).startswith("ouro")]
+    _report(verdict for row in rows[:5] for verdict in check_meaning([row], seed))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_equality_matrix() -> None:
+    """Schedules must not change a bit (A4, A14, A16, A48, A59, A82, A97); nor may the run miss
+    what it is for: counts of what it contained are printed and have a floor."""
+    groups = _by_meaning(_rows(SEED))
+    print(f"seed {SEED}")
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as workers:
+        done = list(workers.map(check_meaning, groups, [SEED] * len(groups)))
+    total = _report(verdict for verdicts in done for verdict in verdicts)
+    assert total["workloads"] >= NUM_WORKLOADS
+    assert {name: total[name] for name in COUNTED if total[name] < LEAST} == {}
+    assert 0.2 <= total["early_rows"] / total["decode_rows"] <= 0.6
+    assert total["slots_reused"] >= LEAST

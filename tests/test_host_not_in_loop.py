@@ -1,0 +1,92 @@
+"""The host is not in the loop: a tick reads nothing back, and no shape depends on data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rlt_core.runtime.tick import TickProgram
+from rlt_core.runtime.tick_rows import TickTensors
+from tests.engines import Built, Setup, build, collect, greedy
+
+MAX_LEN = 64
+FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "item")
+
+
+class NoHostReads(TorchDispatchMode):
+    """Counts operators; raises on host reads and on shapes that depend on data."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it bare
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in FORBIDDEN:
+            raise AssertionError(f"the tick calls {name}")
+        # A mask among the indices hides its nonzero inside the operator.
+        if name in ("index", "index_put", "index_put_") and any(
+            isinstance(i, torch.Tensor) and i.dtype == torch.bool for i in args[1]
+        ):
+            raise AssertionError(f"the tick calls {name} with a mask")
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def watched(built: Built, seen: list[int]) -> Callable[[TickTensors], Any]:
+    """The engine's tick program under the mode; `seen` gets the operators of pure decode ticks."""
+    program: TickProgram = built.executor.program
+
+    def run(tick: TickTensors) -> Any:
+        with NoHostReads() as mode:
+            out = program(tick)
+        if not tick.has_prompt:
+            seen.append(mode.count)
+        return out
+
+    return run
+
+
+def decode_counts(num_rows: int, setup: Setup) -> list[int]:
+    """Operators of each decode tick with `num_rows` resident requests."""
+    built, seen = build(setup), list[int]()
+    built.executor.program = watched(built, seen)  # type: ignore[assignment]
+    for i in range(num_rows):
+        built.engine.add(greedy(i, [1 + i % 7, 2], 4, setup, exit_params={"exit_threshold": 0.6}))
+    while built.engine.has_work:
+        collect({}, built.engine.step())
+    return seen
+
+
+@pytest.mark.parametrize("strategy", ["refill", "cohort"])
+@pytest.mark.parametrize(
+    ("model", "layout", "mode"),
+    [
+        ("ouro_b", "last_exited", "skip"),
+        ("tiny_a", "last_exited", "full"),
+        ("tiny_b", "last_step", "skip"),
+        ("ouro_a", "shared", "skip"),
+    ],
+)
+def test_a_tick_reads_nothing_back(model: str, layout: str, mode: Any, strategy: str) -> None:
+    """One value read in a tick stalls the device and cannot be captured in a graph."""
+    setup = Setup(model=model, layout=layout, mode=mode, strategy=strategy, max_len=MAX_LEN)
+    assert decode_counts(6, setup)
+
+
+def test_operator_count_is_the_same_at_8_and_256_rows() -> None:
+    """A Python loop over rows, slots or tiles would show as more operators."""
+    counts = {
+        rows: set(
+            decode_counts(
+                rows, Setup(model="ouro_b", num_slots=rows, num_places=2 * rows, max_len=MAX_LEN)
+            )
+        )
+        for rows in (8, 256)
+    }
+    assert counts[8] == counts[256]
+    assert len(counts[8]) == 1

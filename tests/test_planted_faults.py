@@ -1,0 +1,49 @@
+"""The equality matrix sees the faults it is for: each one planted makes the comparison fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.matrix import check_meaning
+from tests.pairwise import Row
+from tests.planted import FAULTS, Fault
+from tests.recording import record
+
+MEANING: Row = {
+    "model": "ouro_a",
+    "layout": "last_exited",
+    "mode": "skip",
+    "policy": "gate",
+    "dtype": "float32",
+}
+SCHEDULE: Row = {
+    "strategy": "refill",
+    "chunk_size": 7,
+    "page_size": 4,
+    "num_slots": 3,
+    "num_places": 64,
+    "pool": "large",
+    "ticks_in_flight": 2,
+    "aborts": False,
+    "leave": (1, 0),
+}
+SEED = 3
+SEEN: list[dict[str, str]] = []  # of this run, for docs/validation.md
+
+
+def test_nothing_is_seen_without_a_fault() -> None:
+    """The control: the same workload is equal when nothing is planted."""
+    (verdict,) = check_meaning([{**MEANING, **SCHEDULE}], SEED)
+    assert verdict.wrong == ()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_planted_fault_is_seen(fault: Fault) -> None:
+    """A comparison that passes with the fault in place guards nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        model = fault(patch)
+        (verdict,) = check_meaning([{**MEANING, **SCHEDULE}], SEED, model)
+    print(*verdict.wrong[:3], sep="\n")
+    assert verdict.wrong
+    SEEN.append({"fault": fault.__name__, "seen as": verdict.wrong[0].split(": ")[-1][:60]})
+    record("faults", {"faults": SEEN})
