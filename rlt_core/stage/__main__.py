@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import select
 import signal
 import sys
 import threading
-import time
 from types import FrameType
 from typing import NoReturn
 
@@ -50,6 +50,9 @@ def main() -> int:
 def _serve(config_path: str, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes]) -> None:
     config = _read_config(config_path)
     built = load_object(config.engine_factory)(config)
+    # Weights and tables live as long as the process: the collector need not look at them again.
+    gc.collect()
+    gc.freeze()
     stage = Stage(built, lambda message: outbox.send(encode(message)))
     try:
         while not stage.ended:
@@ -90,13 +93,13 @@ def _stop(signum: int, frame: FrameType | None) -> NoReturn:
 
 def _watch_parent(parent: int) -> None:
     """Ends this process at once when its parent is gone: by stdin's end or by its number."""
-    while os.getppid() == parent:
-        readable, _, _ = select.select([0], [], [], 0.5)
-        if readable:
-            if not os.read(0, 1):
+    try:
+        while os.getppid() == parent:
+            readable, _, _ = select.select([0], [], [], 0.5)
+            if readable and not os.read(0, 1):
                 break
-            time.sleep(0)
-    os._exit(1)
+    finally:
+        os._exit(1)  # also when the watch itself fails: an orphan would hold its memory for ever
 
 
 if __name__ == "__main__":
