@@ -17,12 +17,9 @@ def record(name: str) -> str:
     if not path.is_file():
         return "Not recorded yet.\n"
     found = json.loads(path.read_text(encoding="utf-8"))
-    where, values = found["where"], dict(found["values"])
+    values = dict(found["values"])
     lists = {key: values.pop(key) for key in list(values) if isinstance(values[key], list)}
-    made = (
-        f"Commit {where['commit']}, {where['day']}, Python {where['python']}, {where['machine']}."
-    )
-    parts = [f"{made}\n"]
+    parts = [_made(found["where"])]
     if values:
         parts.append(table(("what", "count"), [(key, _number(v)) for key, v in values.items()]))
     parts += [_rows(rows) for rows in lists.values()]
@@ -41,10 +38,15 @@ def golden() -> str:
     return table(("checkpoint", "layers", "loops", "hidden", "heads", "KV heads"), rows)
 
 
+def _made(where: Mapping[str, object]) -> str:
+    load = f", load average {where['load']}" if "load" in where else ""
+    return "Commit {commit}, {day}, Python {python}, {machine}".format(**where) + f"{load}.\n"
+
+
 def _rows(rows: Sequence[Mapping[str, object]]) -> str:
     head = list(dict.fromkeys(key for row in rows for key in row))
     return table(head, [[_number(row.get(key, "")) for key in head] for row in rows])
 
 
 def _number(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 from datetime import date
 from pathlib import Path
@@ -30,6 +31,7 @@ def record(name: str, values: dict[str, object]) -> None:
         "commit": _commit(),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else "unknown",
     }
     path = Path(folder) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,10 +40,21 @@ def record(name: str, values: dict[str, object]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """conftest.py's hook: the counts of a whole run, as record "tests"."""
+    """conftest.py's hook: the counts of a whole run as record "tests", and those that the equality
+    matrix printed as record "equality"."""
     stats = terminalreporter.stats
     counts = {kind: len(stats.get(kind, ())) for kind in _KINDS}
-    record("tests", {**counts, "files": len({r.fspath for r in stats.get("passed", ())})})
+    passed = [report for report in stats.get("passed", ()) if report.when == "call"]
+    record("tests", {**counts, "files": len({report.fspath for report in passed})})
+    for report in passed:
+        if report.nodeid.endswith("::test_the_equality_matrix"):
+            record("equality", printed_counts(report.capstdout))
+
+
+def printed_counts(text: str) -> dict[str, object]:
+    """Lines such as "mixed_ticks    812" as a table; other lines are left out."""
+    found = re.findall(r"^(\w+) +(\d+)$", text, re.MULTILINE)
+    return {name.replace("_", " "): int(value) for name, value in found}
 
 
 _KINDS = ("passed", "failed", "error", "skipped", "xfailed")
