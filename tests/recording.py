@@ -40,12 +40,13 @@ def record(name: str, values: dict[str, object]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """conftest.py's hook: the counts of a whole run as record "tests", and those that the equality
-    matrix printed as record "equality"."""
+    """conftest.py's hook: the counts of a whole run (no file, -k or -m given) as record "tests",
+    and those that the equality matrix printed as record "equality"."""
     stats = terminalreporter.stats
     counts = {kind: len(stats.get(kind, ())) for kind in _KINDS}
     passed = [report for report in stats.get("passed", ()) if report.when == "call"]
-    record("tests", {**counts, "files": len({report.fspath for report in passed})})
+    if _is_whole(terminalreporter.config):
+        record("tests", {**counts, "files": len({report.fspath for report in passed})})
     for report in passed:
         if report.nodeid.endswith("::test_the_equality_matrix"):
             record("equality", printed_counts(report.capstdout))
@@ -55,6 +56,11 @@ def printed_counts(text: str) -> dict[str, object]:
     """Lines such as "mixed_ticks    812" as a table; other lines are left out."""
     found = re.findall(r"^(\w+) +(\d+)$", text, re.MULTILINE)
     return {name.replace("_", " "): int(value) for name, value in found}
+
+
+def _is_whole(config: Any) -> bool:
+    chosen = config.option.keyword or config.option.markexpr
+    return not chosen and config.args_source is config.ArgsSource.TESTPATHS
 
 
 _KINDS = ("passed", "failed", "error", "skipped", "xfailed")
