@@ -45,7 +45,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     stats = terminalreporter.stats
     counts = {kind: len(stats.get(kind, ())) for kind in _KINDS}
     passed = [report for report in stats.get("passed", ()) if report.when == "call"]
-    if _is_whole(terminalreporter.config):
+    if passed and _is_whole(terminalreporter.config):
         record("tests", {**counts, "files": len({report.fspath for report in passed})})
     for report in passed:
         if report.nodeid.endswith("::test_the_equality_matrix"):
