@@ -74,7 +74,7 @@ def test_first_prompt_again_and_longer(seed: int) -> None:
     setup = replace(OURO, num_slots=1, num_places=7)
     used = build(setup)
     for number, prompt in enumerate((short, short, short, longer)):
-        fields: dict[str, Any] = {"exit_params": {"exit_threshold": 0.5}}
+        fields: dict[str, Any] = {"exit_params": {"exit_threshold": 0.9}}
         request = greedy(number, prompt, 6, setup, **fields)
         found = run_together(used, [request])[number]
         assert same(found, run_together(build(setup), [request])[number]), number

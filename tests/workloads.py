@@ -38,7 +38,7 @@ SCHEDULE: dict[str, tuple[object, ...]] = {
 POOL_SIZE = 11  # different requests per meaning
 NUM_REQUESTS = 8
 RESIDENT = (State.PROMPT, State.DECODE)
-OUTSIDE = (State.WAITING, State.PREEMPTED)
+OUTSIDE = (State.WAITING, State.PREEMPTED, State.PREEMPTED)
 PREEMPT_SHARE = 0.02  # of the steps in which a resident loses its slot, beside what the pool forces
 
 
@@ -108,7 +108,7 @@ def workload(row: Row, made: list[EngineRequest], draw: random.Random) -> Worklo
     )
     if aborts:
         load.abort_in = {id_: draw.choice(RESIDENT) for id_ in draw.sample(ids[:6], 4)}
-        load.abort_in |= {id_: draw.choice(OUTSIDE) for id_ in draw.sample(ids[6:], 3)}
+        load.abort_in |= {id_: draw.choice(OUTSIDE) for id_ in draw.sample(ids[6:], 4)}
     return load
 
 
@@ -137,10 +137,10 @@ def _disturb(load: Workload, built: Built, step: int, draw: random.Random) -> No
         record = records.get(id_)
         if record is None or (id_ + step) % 2:
             continue
+        if state is State.PREEMPTED and record.state is State.DECODE:
+            built.scheduler.preempt(id_)
         if record.state is state:
             built.engine.abort(id_)
-        elif state is State.PREEMPTED and record.state is State.DECODE:
-            built.scheduler.preempt(id_)
     if records and draw.random() < PREEMPT_SHARE:
         built.scheduler.preempt(draw.choice(sorted(records)))
 
@@ -200,7 +200,7 @@ def _is_quick(setup: Setup, request: EngineRequest, tiny_pool: bool) -> bool:
     length = len(request.prompt)
     chunk = 1 if setup.layout == "shared" else min(setup.chunk_size, setup.num_places)
     ticks = -(-length // chunk) * request.loops
-    return ticks <= 45 and not (tiny_pool and length > setup.page_size + 2)
+    return ticks <= 24 and not (tiny_pool and length > setup.page_size + 2)
 
 
 def _template(meaning: Row, number: int, draw: random.Random) -> EngineRequest:
@@ -213,7 +213,7 @@ def _template(meaning: Row, number: int, draw: random.Random) -> EngineRequest:
     loops = shape.loops if draw.random() < 0.7 else draw.randint(2, shape.max_loops)
     least = draw.choice((1, 1, 1, 2))
     most = loops if draw.random() < 0.6 else draw.randint(least, loops)
-    outputs = draw.randint(12, 14) if number < 3 else draw.randint(3, 7)
+    outputs = draw.randint(8, 10) if number < 3 else draw.randint(3, 6)
     fields: dict[str, Any] = {
         "loops": loops,
         "min_loops": least,
