@@ -315,14 +315,19 @@ def _output(
         # Like the device: places without an event come too.
         return np.array([*(getattr(event, name) for event in events), -1], np.int64)
 
+    zeros = np.zeros(num + 1, np.int64)  # rank, and the bits of a logprob of 0
     out = TickOutput(
         tick=tick,
-        slot=column("slot"),
-        token=column("token"),
-        depth=column("depth"),
-        finish=column("finish"),
-        logprob=np.zeros(num + 1, np.float32),
-        rank=np.zeros(num + 1, np.int64),
+        columns=np.stack(
+            (
+                column("slot"),
+                column("token"),
+                column("depth"),
+                zeros,
+                column("finish"),
+                zeros,
+            )
+        ),
         counts=counts,
     )
     if scores:

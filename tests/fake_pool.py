@@ -26,14 +26,15 @@ class FakePool:
         self._size = kv.page_size
         self._by_depth = [track for track in kv.tracks if track.per_depth]
         self._boundary = [track for track in kv.tracks if not track.per_depth]
-        self._table = np.zeros((config.num_slots, kv.table_rows, config.pages_per_row), np.int64)
+        self._table = np.zeros((config.num_slots, kv.table_rows, config.table_width), np.int64)
         self._pages: list[list[int | None]] = [[None] * self._size for _ in range(config.num_pages)]
 
     def update(self, tick: TickInput) -> None:
         """Freed pages lose what they held; then the page tables change."""
         for page in tick.freed_pages.tolist():
             self._pages[page] = [None] * self._size
-        self._table[tick.table_slot, tick.table_row, tick.table_index] = tick.table_page
+        self._table[tick.cleared] = 0
+        self._table.reshape(-1)[tick.table_at] = tick.table_page
         held = self._table[self._table != 0]
         assert len(np.unique(held)) == len(held), "a page is in two places"
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from rlt_core.contract.errors import ConflictError, RequestError
 from rlt_core.contract.specs import ParamSpec
+from rlt_core.runtime.batch import logprob_bits
 from rlt_core.schedule.request import ABORT, LENGTH, RUNNING, STOP, EngineRequest, Events
 from rlt_core.stage.config import StageConfig
 from rlt_core.stage.messages import StageReport
@@ -156,12 +157,14 @@ def _events(
     places = np.asarray(positions, np.int64).reshape(-1, 2)
     return Events(
         tick=tick,
-        request_id=table[:, 0],
-        token=table[:, 1],
-        depth=table[:, 2],
-        logprob=np.full(count, -0.5, np.float32),
-        rank=np.ones(count, np.int64),
-        finish=table[:, 3],
+        columns=np.stack(
+            (
+                *table.T[:3],
+                np.ones(count, np.int64),
+                table[:, 3],
+                logprob_bits(np.full(count, -0.5, np.float32)),
+            )
+        ),
         top_ids=np.stack([table[:, 1], table[:, 1] + 1], 1),
         top_logprobs=np.tile(np.asarray([-0.5, -1.5], np.float32), (count, 1)),
         score_request_id=places[:, 0],

@@ -53,6 +53,7 @@ class Naive:
         self.phase: list[Phase] = ["prompt"] * num_slots
         self.columns = [0] * num_slots
         self.device = np.zeros_like(pages.table)
+        self.cleared: list[int] = []  # slots freed since the last comparison
 
     def wanted(self, slot: int) -> set[tuple[int, int]]:
         """(table row, index) pairs that must have a page."""
@@ -71,9 +72,11 @@ class Naive:
             assert self.pages.page_limit[slot] == self.columns[slot] * self.plan.page_size
             total += len(held)
         assert self.pages.num_free == self.pages.num_usable - total
-        slot_ids, rows, indices, values = self.pages.take_changes()
+        at, values = self.pages.take_changes()
+        self.device[self.cleared] = 0
+        self.cleared = []
         # Back to front: entries that come twice must agree whatever the order of writing.
-        self.device[slot_ids[::-1], rows[::-1], indices[::-1]] = values[::-1]
+        self.device.reshape(-1)[at[::-1]] = values[::-1]
         assert np.array_equal(self.device, self.pages.table)
 
 
@@ -95,7 +98,7 @@ def test_random_work_against_sets(layout: Layout, shuffle_seed: int | None) -> N
         if free and rng.random() < 0.4:
             slot = int(rng.choice(free))
             naive.loops[slot], naive.phase[slot] = int(rng.integers(1, DEPTH + 1)), "prompt"
-            pages.admit(ints(slot), ints(naive.loops[slot]))
+            pages.admit(slot, naive.loops[slot])
             held.append(slot)
         some = rng.permutation(held)[: rng.integers(0, len(held) + 1)].astype(np.int64)
         action = rng.random()
@@ -122,15 +125,16 @@ def test_random_work_against_sets(layout: Layout, shuffle_seed: int | None) -> N
                     pages.grow(some, to)
                 refused += 1
         elif action < 0.8:
-            pages.drop_planes(some)
-            for slot in some:
+            for slot in some.tolist():
+                pages.drop_planes(slot)
                 naive.phase[slot] = "decode"
             dropped += len(some)
         else:
             before = pages.table[some]
-            pages.free(some)
-            for slot in some:
+            for slot in some.tolist():
+                pages.free(slot)
                 naive.columns[slot] = 0
+            naive.cleared += some.tolist()
             assert set(before[before != 0].tolist()) <= set(pages.take_freed().tolist())
             freed += len(some)
         if rng.random() < 0.5:
@@ -151,13 +155,16 @@ def test_two_hundred_requests_leave_nothing(layout: Layout) -> None:
     for _ in range(50):
         slots = rng.permutation(4)
         prompt = rng.integers(1, 40, 4)
-        pages.admit(slots, rng.integers(1, DEPTH + 1, 4))
+        for slot, loops in zip(slots.tolist(), rng.integers(1, DEPTH + 1, 4).tolist(), strict=True):
+            pages.admit(slot, loops)
         pages.grow(slots, prompt)
-        pages.drop_planes(slots)
+        for slot in slots.tolist():
+            pages.drop_planes(slot)
         for _ in range(3):
             prompt = prompt + rng.integers(0, 8, 4)
             pages.grow(slots, prompt)
-        pages.free(slots)
+        for slot in slots.tolist():
+            pages.free(slot)
         pages.take_changes()
     assert pages.num_free == pages.num_usable == 4 * 16 * plan.table_rows
     assert not pages.table.any()
@@ -170,18 +177,18 @@ def test_last_step_frees_what_it_drops() -> None:
     plan = make_plan(LastStep())
     pages = HostPages(plan, 2, 4, 200)
     slots = ints(1)
-    pages.admit(slots, ints(3))
+    pages.admit(1, 3)
     pages.grow(slots, ints(6))
     kept_rows = list(page_rows(plan, 3, "decode"))
     before = pages.table[1].copy()
     assert np.count_nonzero(before) == 2 * len(page_rows(plan, 3, "prompt"))
     assert len(pages.take_freed()) == 0
-    pages.drop_planes(slots)
+    pages.drop_planes(1)
     assert np.array_equal(pages.table[1][kept_rows], before[kept_rows])
     assert np.count_nonzero(pages.table[1]) == 2 * len(kept_rows)
     gone = set(before.ravel().tolist()) - set(pages.table[1].ravel().tolist())
     assert set(pages.take_freed().tolist()) == gone
-    pages.drop_planes(slots)
+    pages.drop_planes(1)
     assert len(pages.take_freed()) == 0
     pages.grow(slots, ints(9))
     assert np.count_nonzero(pages.table[1]) == 3 * len(kept_rows)
@@ -191,16 +198,16 @@ def test_page_freed_and_given_in_one_tick() -> None:
     """A97: the new owner's entry must win over the old owner's clearing, in any order."""
     plan = make_plan(LastExited())
     pages = HostPages(plan, 2, 2, 1 + plan.table_rows)
-    pages.admit(ints(0), ints(DEPTH))
+    pages.admit(0, DEPTH)
     pages.grow(ints(0), ints(4))
     pages.take_changes()
-    pages.free(ints(0))
-    pages.admit(ints(0), ints(DEPTH))
+    pages.free(0)
+    pages.admit(0, DEPTH)
     pages.grow(ints(0), ints(3))
-    slot, row, index, page = pages.take_changes()
-    assert len(slot) == 2 * plan.table_rows
+    at, page = pages.take_changes()
+    assert sorted(at.tolist()) == list(range(0, 2 * plan.table_rows, 2))
     assert (page != 0).all()
-    assert np.array_equal(pages.table[slot, row, index], page)
+    assert np.array_equal(pages.table.reshape(-1)[at], page)
     assert len(set(pages.take_freed().tolist())) == plan.table_rows
 
 
@@ -209,7 +216,8 @@ def test_nothing_is_half_done() -> None:
     plan = make_plan(LastExited())
     pages = HostPages(plan, 2, 4, 1 + 3 * plan.table_rows)
     both = ints(0, 1)
-    pages.admit(both, ints(DEPTH, DEPTH))
+    for slot in both.tolist():
+        pages.admit(slot, DEPTH)
     with pytest.raises(CapacityError, match=f"{4 * plan.table_rows} KV pages.*"):
         pages.grow(both, ints(8, 8))
     with pytest.raises(CapacityError, match="20 positions asked .* has 16"):
@@ -226,7 +234,8 @@ def test_last_free_page(lacking: int) -> None:
     plan = make_plan(LastExited())
     pages = HostPages(plan, 2, 4, 1 + 4 * plan.table_rows - lacking)
     both, to = ints(0, 1), ints(8, 8)
-    pages.admit(both, ints(DEPTH, DEPTH))
+    for slot in both.tolist():
+        pages.admit(slot, DEPTH)
     assert pages.can_grow(both, to) == (not lacking)
     assert pages.try_grow(both, to) == (not lacking)
     assert pages.num_free == (pages.num_usable if lacking else 0)
@@ -241,14 +250,14 @@ def test_reuse_is_adversarial_when_shuffled() -> None:
         pages = HostPages(plan, 1, 4, 4 * plan.table_rows + 1, shuffle_seed)
         tables = []
         for _ in range(2):
-            pages.admit(ints(0), ints(DEPTH))
+            pages.admit(0, DEPTH)
             pages.grow(ints(0), ints(16))
             tables.append(pages.table.copy())
-            pages.free(ints(0))
+            pages.free(0)
         return float((tables[0] == tables[1]).mean())
 
     assert second_owner(1) < 0.3
     pages = HostPages(plan, 1, 4, 99, shuffle_seed=2)
-    pages.admit(ints(0), ints(DEPTH))
+    pages.admit(0, DEPTH)
     pages.grow(ints(0), ints(4))
     assert sorted(pages.table[pages.table != 0].tolist()) != list(range(1, plan.table_rows + 1))

@@ -20,6 +20,7 @@ import pytest
 from rlt_core.api.llm import LLM
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.contract.errors import ConflictError, RltError, StageError
+from rlt_core.runtime.batch import logprob_bits
 from rlt_core.schedule.request import EngineRequest, Events
 from rlt_core.stage.client import StageClient
 from rlt_core.stage.config import StageConfig
@@ -109,21 +110,18 @@ def vars_of(request: EngineRequest) -> dict[str, Any]:
 def test_events_survive_the_wire() -> None:
     """Non-finite logprobs and two-dimensional arrays were lost in a text format."""
     ids = np.arange(2, dtype=np.int64)
+    logprob = np.asarray([-np.inf, np.nan], np.float32)
     events = Events(
         tick=3,
-        request_id=ids,
-        token=ids - 1,
-        depth=ids,
-        logprob=np.asarray([-np.inf, np.nan], np.float32),
-        rank=ids,
-        finish=ids,
+        columns=np.stack((ids, ids - 1, ids, ids, ids, logprob_bits(logprob))),
         top_ids=np.arange(6, dtype=np.int64).reshape(2, 3),
         errors={1: "no"},
     )
     back = decode_answer(encode(Tick(events=events)))
     assert isinstance(back, Tick)
     got = back.events
-    assert got.logprob.tobytes() == events.logprob.tobytes()
+    assert got.columns.tolist() == events.columns.tolist()
+    assert got.logprob.tobytes() == logprob.tobytes()
     assert got.top_ids is not None
     assert got.top_ids.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert got.top_logprobs is None

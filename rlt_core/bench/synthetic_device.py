@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from rlt_core.runtime.batch import EngineConfig, TickInput, TickOutput
+from rlt_core.runtime.batch import EngineConfig, TickInput, TickOutput, logprob_bits
 from rlt_core.schedule.request import LENGTH
 
 _NO_TOPS = 0
@@ -77,14 +77,12 @@ class SyntheticDevice:
             last = int(np.argmax(self._made[leaving]))
             finish[last] = LENGTH
             self._live[leaving[last]] = False
+        token = self._rng.integers(0, 49152, num)
+        logprob = logprob_bits(self._rng.random(num, np.float32))
+        rank = np.ones(num, np.int64)
         return TickOutput(
             tick=tick.tick,
-            slot=slot,
-            token=self._rng.integers(0, 49152, num),
-            depth=self._exit[slot],
-            logprob=self._rng.random(num, np.float32),
-            rank=np.ones(num, np.int64),
-            finish=finish,
+            columns=np.stack((slot, token, self._exit[slot], rank, finish, logprob)),
             top_ids=np.zeros((num, _NO_TOPS), np.int64),
             top_logprobs=np.zeros((num, _NO_TOPS), np.float32),
             counts=np.array([num_rows, 0, 1, 4, len(leaving)]),

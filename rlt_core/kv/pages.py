@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlt_core.contract.errors import CapacityError
-from rlt_core.kv.accounting import page_rows
+from rlt_core.kv.page_kinds import padded, page_kinds, row_index
 from rlt_core.kv.plan import SENTINEL_PAGE, KVPlan
 
 I32 = NDArray[np.int32]
@@ -20,11 +20,13 @@ I64 = NDArray[np.int64]
 B8 = NDArray[np.bool_]
 
 _NONE: I64 = np.zeros(0, np.int64)
+_NO_PAGES: I32 = np.zeros(0, np.int32)
+_MOST_KNOWN = 1024
 _DECODE, _DROPPED = 1, 2  # a kind is phase * max_depth + loops - 1; the prompt is phase 0
 
 
 class HostPages:
-    """Page tables, free pages and limits of all slots; slots and positions are int64 arrays [N].
+    """Page tables, free pages and limits of all slots; `slots` and positions are int64 arrays [N].
 
     table int32 [num_slots, table_rows, pages_per_row], 0 where there is no page. columns int64
     [num_slots]. page_limit int32 [num_slots]: the positions that have pages. With `shuffle_seed`
@@ -48,7 +50,12 @@ class HostPages:
         self._shift = plan.page_size.bit_length() - 1  # page sizes are powers of two
         self._last_offset = plan.page_size - 1
         self._base: I64 = np.arange(num_slots) * (plan.table_rows * pages_per_row)
-        self._rows, self._has_row = _padded(_kinds(plan), pages_per_row)
+        kinds = page_kinds(plan)
+        self._rows, self._has_row = padded(kinds, pages_per_row)
+        self._rows_of = [row_index(rows) for rows in kinds]
+        self._slot_entries = plan.table_rows * pages_per_row
+        self._offsets = np.arange(self._slot_entries).reshape(-1, pages_per_row)
+        self._known_offsets: dict[tuple[int, int, int], I64] = {}
         self._num_rows: I64 = self._has_row.sum(1)
         self._rng = None if shuffle_seed is None else np.random.default_rng(shuffle_seed)
         # A stack: entries below num_free are free, the next one given is the topmost.
@@ -75,16 +82,21 @@ class HostPages:
         pages: I64 = np.maximum(lacking, 0) * self._num_rows[self._kind[slots]]
         return pages
 
+    def pages_of(self, slot: int, to_position: int) -> int:
+        """`pages_needed` of one slot."""
+        lacking = ((to_position + self._last_offset) >> self._shift) - int(self.columns[slot])
+        return max(lacking, 0) * int(self._num_rows[self._kind[slot]])
+
     def can_grow(self, slots: I64, to_positions: I64) -> bool:
         """Whether all of these slots can be grown together."""
         if not np.count_nonzero(to_positions > self.page_limit[slots]):
             return True
         return int(np.add.reduce(self.pages_needed(slots, to_positions))) <= self.num_free
 
-    def admit(self, slots: I64, loops: I64) -> None:
-        """Slots (distinct, without pages) begin the prompt of requests of `loops` loops."""
-        assert not np.count_nonzero(self.columns[slots]), f"slots {slots} still hold pages"
-        self._kind[slots] = loops - 1
+    def admit(self, slot: int, loops: int) -> None:
+        """A slot without pages begins the prompt of a request of `loops` loops."""
+        assert not self.columns[slot], f"slot {slot} still holds pages"
+        self._kind[slot] = loops - 1
 
     def grow(self, slots: I64, to_positions: I64) -> None:
         """Give distinct slots pages for `to_positions` positions; those that have them keep
@@ -109,42 +121,54 @@ class HostPages:
         self._changed.append(flat)
         return True
 
-    def drop_planes(self, slots: I64) -> None:
-        """The prompts of these slots are done: free the planes that decoding does not use.
-        Nothing happens to slots that were told before."""
-        depth = self.plan.max_depth
-        slots = slots[self._kind[slots] < _DECODE * depth]
-        loops = self._kind[slots]
-        start = np.zeros(len(slots), np.int64)
-        flat = self._entries(slots, start, self.columns[slots], _DROPPED * depth + loops)
-        self._kind[slots] = _DECODE * depth + loops
+    def grow_one(self, slot: int, to_position: int) -> None:
+        """`grow` of one slot, whose pages the caller knows to be there."""
+        if to_position <= self.page_limit[slot]:
+            return
+        start, stop = int(self.columns[slot]), (to_position + self._last_offset) >> self._shift
+        self._check_width(stop)
+        flat = self._entries_of(slot, int(self._kind[slot]), start, stop)
+        assert len(flat) <= self.num_free, f"slot {slot}: {len(flat)} pages, {self.num_free} free"
+        self._flat_table[flat] = self._pop(len(flat))
+        self.columns[slot], self.page_limit[slot] = stop, stop << self._shift
+        self._changed.append(flat)
+
+    def drop_planes(self, slot: int) -> None:
+        """The prompt of this slot is done: free the planes that decoding does not use.
+        Nothing happens to a slot that was told before."""
+        depth, loops = self.plan.max_depth, int(self._kind[slot])
+        if loops >= _DECODE * depth:
+            return
+        flat = self._entries_of(slot, _DROPPED * depth + loops, 0, int(self.columns[slot]))
+        self._kind[slot] = _DECODE * depth + loops
+        if len(flat):
+            self._clear(flat)
+            self._changed.append(flat)
+
+    def free(self, slot: int) -> None:
+        """Take all pages of this slot; its request ended or was preempted. The entries are no
+        changes: the device empties the tables of a slot that is cleared."""
+        flat = self._entries_of(slot, int(self._kind[slot]), 0, int(self.columns[slot]))
+        self.columns[slot] = self.page_limit[slot] = 0
         if len(flat):
             self._clear(flat)
 
-    def free(self, slots: I64) -> None:
-        """Take all pages of these slots (distinct); their requests ended or were preempted."""
-        start = np.zeros(len(slots), np.int64)
-        flat = self._entries(slots, start, self.columns[slots], self._kind[slots])
-        self._set_columns(slots, start)
-        if len(flat):
-            self._clear(flat)
-
-    def take_changes(self) -> tuple[I64, I64, I64, I64]:
-        """(slot, table row, index, page) of every entry changed since the last call. An entry
-        changed twice may come twice, both times with its value of now."""
+    def take_changes(self) -> tuple[I64, I32]:
+        """(flat table index, page) of every entry changed since the last call, but for those of
+        slots that were freed. An entry changed twice comes twice, both with its value of now."""
         if not self._changed:
-            return _NONE, _NONE, _NONE, _NONE
+            return _NONE, _NO_PAGES
         flat = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
         self._changed = []
-        slot, row, index = np.unravel_index(flat, self.table.shape)
-        return slot, row, index, self._flat_table[flat].astype(np.int64)
+        return flat, self._flat_table.take(flat)
 
-    def take_freed(self) -> I64:
-        """Pages freed since the last call, given again or not: int64 [N]."""
+    def take_freed(self) -> I32:
+        """Pages freed since the last call, given again or not: int32 [N]."""
         if not self._freed:
-            return _NONE
-        pages, self._freed = np.concatenate(self._freed), []
-        return pages.astype(np.int64)
+            return _NO_PAGES
+        pages = self._freed[0] if len(self._freed) == 1 else np.concatenate(self._freed)
+        self._freed = []
+        return pages
 
     def check(self) -> None:
         """Raise AssertionError unless every page is in exactly one place and limits agree."""
@@ -173,15 +197,24 @@ class HostPages:
         wanted = has_row[:, :, None] & (columns < width[:, None])[:, None]
         return (base[:, :, None] + columns)[wanted]
 
+    def _entries_of(self, slot: int, kind: int, start: int, stop: int) -> I64:
+        """`_entries` of one slot."""
+        offsets = self._known_offsets.get((kind, start, stop))
+        if offsets is None:
+            offsets = self._offsets[self._rows_of[kind], start:stop].ravel()
+            if len(self._known_offsets) == _MOST_KNOWN:
+                self._known_offsets.clear()
+            self._known_offsets[kind, start, stop] = offsets
+        return offsets + slot * self._slot_entries
+
     def _set_columns(self, slots: I64, columns: I64) -> None:
         self.columns[slots] = columns
         self.page_limit[slots] = columns << self._shift
 
     def _clear(self, flat: I64) -> None:
-        pages = self._flat_table[flat]
+        pages = self._flat_table.take(flat)
         self._flat_table[flat] = SENTINEL_PAGE
         self._push(pages)
-        self._changed.append(flat)
         self._freed.append(pages)
 
     def _pop(self, count: int) -> I32:
@@ -205,26 +238,3 @@ class HostPages:
                 f"{columns * size:,} positions asked for one request; its page table has "
                 f"{self.pages_per_row * size:,}"
             )
-
-
-def _kinds(plan: KVPlan) -> list[tuple[int, ...]]:
-    """Table rows by kind: prompt, decode and dropped ones, each for 1 to max_depth loops."""
-    depths = range(1, plan.max_depth + 1)
-    prompt = [page_rows(plan, loops, "prompt") for loops in depths]
-    decode = [page_rows(plan, loops, "decode") for loops in depths]
-    dropped = [
-        tuple(row for row in before if row not in set(after))
-        for before, after in zip(prompt, decode, strict=True)
-    ]
-    return prompt + decode + dropped
-
-
-def _padded(kinds: list[tuple[int, ...]], pages_per_row: int) -> tuple[I64, B8]:
-    """(offset of each row's entries in a slot's table [kinds, most rows], which are rows)."""
-    longest = max(map(len, kinds))
-    offsets = np.zeros((len(kinds), longest), np.int64)
-    has_row = np.zeros((len(kinds), longest), np.bool_)
-    for kind, rows in enumerate(kinds):
-        offsets[kind, : len(rows)] = rows
-        has_row[kind, : len(rows)] = True
-    return offsets * pages_per_row, has_row

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from rlt_core.kv.plan import CHUNK_KEYS
+
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F32 = NDArray[np.float32]
@@ -24,47 +26,86 @@ NUM_STOP_IDS = 16
 NUM_BIAS = 512
 
 
+def _row(index: int) -> property:
+    return property(lambda self: self.columns[index])
+
+
+def _int(index: int) -> property:
+    return property(lambda self: self.ints[:, index])
+
+
+def _float(index: int) -> property:
+    return property(lambda self: self.floats[:, index])
+
+
+NUM_INTS, NUM_FLOATS = 13 + NUM_STOP_IDS, 6
+
+
 @dataclass(slots=True, kw_only=True)
 class SlotParams:
-    """The parameters of A requests that take slots in this tick (struct of arrays, A first).
+    """The parameters of A requests that take slots in this tick, a row a request.
 
+    ints: int64 [A, NUM_INTS], floats: float32 [A, NUM_FLOATS], with the columns named below.
+    bias_ids int64, bias_values float32 [A, NUM_BIAS], -1 unused; None when no request has any.
     trace: int32 [A, max_len] depths by output index, or None when the policy has none.
     params: one float32 [A] per scalar policy parameter. prompt_tokens: the prompts, needed
-    only when penalties are used (int64, ragged, one array a request).
+    only when penalties are used (int64, ragged, one array a request). output_tokens: those already
+    generated (resume after preemption), for the counts.
     """
 
-    slot: I64
-    loops: I32
-    min_loops: I32
-    max_loops: I32
-    use_policy: B8  # False: the request asked for `fixed`
-    prompt_len: I32
-    max_tokens: I32
-    max_position: I32  # positions the request may fill: the length limit
-    stop_ids: I64  # [A, NUM_STOP_IDS], -1 unused
-    seed: I64
-    state_seed: I64
-    temperature: F32
-    top_p: F32
-    min_p: F32
-    repetition_penalty: F32
-    presence_penalty: F32
-    frequency_penalty: F32
-    top_k: I32
-    num_logprobs: I32
-    bias_ids: I64 | None  # [A, NUM_BIAS], -1 unused; None when no request of the tick has any
+    ints: I64
+    floats: F32
+    bias_ids: I64 | None
     bias_values: F32 | None
-    uses_penalties: B8
     params: dict[str, F32]
     trace: I32 | None
     prompt_tokens: list[I64]
-    output_tokens: list[I64]  # already generated (resume after preemption), for the counts
+    output_tokens: list[I32]
+
+    slot = _int(0)
+    seed = _int(1)
+    state_seed = _int(2)
+    loops = _int(3)
+    min_loops = _int(4)
+    max_loops = _int(5)
+    prompt_len = _int(6)
+    max_tokens = _int(7)
+    max_position = _int(8)  # positions the request may fill: the length limit
+    top_k = _int(9)
+    num_logprobs = _int(10)
+    use_policy = property(lambda self: self.ints[:, 11] != 0)  # False: it asked for `fixed`
+    uses_penalties = property(lambda self: self.ints[:, 12] != 0)
+    stop_ids = property(lambda self: self.ints[:, 13:])  # [A, NUM_STOP_IDS], -1 unused
+    temperature = _float(0)
+    top_p = _float(1)
+    min_p = _float(2)
+    repetition_penalty = _float(3)
+    presence_penalty = _float(4)
+    frequency_penalty = _float(5)
+
+
+# Rows of PromptRows.columns.
+(
+    PLACE,
+    SLOT,
+    TOKEN,
+    POSITION,
+    EXIT_AT,
+    RULE,
+    EMIT,
+    KNOWN_NEXT,
+    TARGET,
+    FIRST_TICK,
+    LAST_TICK,
+    NUM_PROMPT_COLUMNS,
+) = range(12)
 
 
 @dataclass(slots=True, kw_only=True)
 class PromptRows:
     """P' rows of prompt and forced cells in this tick, whole cells one after the other.
 
+    columns: int64 [NUM_PROMPT_COLUMNS, P'], all fields of all rows, for one copy to the device.
     cell_start: int64 [C + 1], offsets of the cells in the rows.
     depth: the loop that this tick runs for the row's cell, from 1.
     exit_at: the depth the row leaves at (read-out depth in mode full); 0: by the policy.
@@ -75,21 +116,24 @@ class PromptRows:
     target: the token whose logprob at this row is wanted (score, prompt logprobs), else -1.
     """
 
-    place: I64
-    slot: I64
-    token: I64
-    position: I64
-    depth: I64
-    exit_at: I64
-    rule: I64
-    last: B8
-    emit: B8
-    known_next: I64
-    target: I64
+    tick: int
+    columns: I64
     cell_start: I64
 
+    place = _row(PLACE)
+    slot = _row(SLOT)
+    token = _row(TOKEN)
+    position = _row(POSITION)
+    exit_at = _row(EXIT_AT)
+    rule = _row(RULE)
+    known_next = _row(KNOWN_NEXT)
+    target = _row(TARGET)
+    emit = property(lambda self: self.columns[EMIT] != 0)
+    depth = property(lambda self: self.tick + 1 - self.columns[FIRST_TICK])
+    last = property(lambda self: self.columns[LAST_TICK] == self.tick)
+
     def __len__(self) -> int:
-        return len(self.place)
+        return int(self.columns.shape[1])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,33 +144,42 @@ class TickInput:
     decode_slots: I64  # slots that may advance (parked ones may be among them)
     page_limit: I32  # [S]: a row whose next position reaches it parks
     admitted: SlotParams | None
-    cleared: I64  # slots whose request ended, was aborted or preempted: emptied first
-    # page-table changes: table[slot, plane_row, page_index] = page
-    table_slot: I64
-    table_row: I64
-    table_index: I64
-    table_page: I64
-    freed_pages: I64  # pages freed since the last tick (poisoned in debug mode)
+    cleared: I64  # slots whose request ended, was aborted or preempted: emptied, tables and all
+    # page-table changes, after that: flat index into [S, table rows, table_width], and the page
+    table_at: I64
+    table_page: I32
+    freed_pages: I32  # pages freed since the last tick (poisoned in debug mode)
     prompt: PromptRows
     num_chunks: int  # chunks of 128 keys that cover the longest row of this tick
+
+
+# Rows of TickOutput.columns; the logprob as the bits of a float64.
+EVENT_SLOT, EVENT_TOKEN, EVENT_DEPTH, EVENT_RANK, EVENT_FINISH, EVENT_LOGPROB = range(6)
+NUM_EVENT_COLUMNS = 6
+
+
+def logprob_bits(logprob: F32) -> I64:
+    """The row of TickOutput.columns or Events.columns for float32 logprobs."""
+    return logprob.astype(np.float64).view(np.int64)
+
+
+def bits_logprob(row: I64) -> F32:
+    """The float32 logprobs in a row of columns."""
+    return row.view(np.float64).astype(np.float32)
 
 
 @dataclass(slots=True, kw_only=True)
 class TickOutput:
     """What a tick gave. Places without an event have slot -1.
 
+    columns: int64 [NUM_EVENT_COLUMNS, E], one copy from the device.
     finish: 0 goes on, 1 stop id, 2 length, 3 the logits were not finite (the request fails).
     scores are for prompt rows with a target: logprob float32, rank and read-out depth.
     logits (float32 [E, V] at the event places) only when the engine keeps them for tests.
     """
 
     tick: int
-    slot: I64
-    token: I64
-    depth: I64
-    logprob: F32
-    rank: I64
-    finish: I64
+    columns: I64
     top_ids: I64 | None = None
     top_logprobs: F32 | None = None
     score_depth: I64 | None = None
@@ -138,6 +191,13 @@ class TickOutput:
     score_logits: F32 | None = None
     # [rows that ran a loop, rows that wait (parked), lowest depth, highest depth, left early]
     counts: I64 = field(default_factory=lambda: np.zeros(5, np.int64))
+
+    slot = _row(EVENT_SLOT)
+    token = _row(EVENT_TOKEN)
+    depth = _row(EVENT_DEPTH)
+    rank = _row(EVENT_RANK)
+    finish = _row(EVENT_FINISH)
+    logprob = property(lambda self: bits_logprob(self.columns[EVENT_LOGPROB]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,3 +229,9 @@ class EngineConfig:
     def pages_per_row(self) -> int:
         """Entries of one page-table row."""
         return -(-self.max_len // self.page_size)
+
+    @property
+    def table_width(self) -> int:
+        """Entries of a page-table row as it is kept: whole attention chunks."""
+        per_chunk = CHUNK_KEYS // self.page_size
+        return -(-self.pages_per_row // per_chunk) * per_chunk

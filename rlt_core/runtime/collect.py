@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rlt_core.runtime.batch import F32, I64, TickOutput
@@ -11,14 +12,12 @@ from rlt_core.runtime.emit import ERROR, Emitted
 
 def to_host(tick: int, out: Emitted) -> TickOutput:
     """Copies what a TickInput's tick emitted; waits for the device."""
+    token = torch.where(out.finish == ERROR, -1, out.sampled.token)
+    logprob = out.sampled.logprob.double().view(torch.int64)
+    columns = (out.slot, token, out.depth, out.sampled.rank, out.finish, logprob)
     host = TickOutput(
         tick=tick,
-        slot=_ints(out.slot),
-        token=np.where(_ints(out.finish) == ERROR, -1, _ints(out.sampled.token)),
-        depth=_ints(out.depth),
-        logprob=_floats(out.sampled.logprob),
-        rank=_ints(out.sampled.rank),
-        finish=_ints(out.finish),
+        columns=_ints(torch.stack(columns)),
         top_ids=_ints(out.sampled.top_ids),
         top_logprobs=_floats(out.sampled.top_logprobs),
         logits=None if out.logits is None else _floats(out.logits),

@@ -9,12 +9,27 @@ import torch
 from torch import Tensor
 
 from rlt_core.contract.protocols import ExitPolicy, KVLayout, LoopedModel
-from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
+from rlt_core.kv.plan import KVPlan
 from rlt_core.kv.pool import DevicePool
 from rlt_core.kv.tables_device import DeviceTables
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import I64, EngineConfig, PromptRows, TickInput, TickOutput
+from rlt_core.runtime.batch import (
+    EXIT_AT,
+    FIRST_TICK,
+    I64,
+    KNOWN_NEXT,
+    PLACE,
+    POSITION,
+    RULE,
+    SLOT,
+    TARGET,
+    TOKEN,
+    EngineConfig,
+    PromptRows,
+    TickInput,
+    TickOutput,
+)
 from rlt_core.runtime.collect import to_host
 from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
@@ -91,9 +106,8 @@ class Executor:
             s.clear(self._tensor(tick.cleared))
         if tick.admitted is not None:
             s.admit(tick.admitted)
-        if len(tick.table_slot):
-            at = (tick.table_slot, tick.table_row, tick.table_index)
-            s.tables[tuple(self._tensor(x) for x in at)] = self._tensor(tick.table_page).int()
+        if len(tick.table_at):
+            s.tables.view(-1)[self._tensor(tick.table_at)] = self._tensor(tick.table_page)
         s.page_limit[:-1] = self._tensor(tick.page_limit)
         self.emitter.needs = self._residents.update(tick)
 
@@ -106,13 +120,19 @@ class Executor:
         known = prompt.known_next[finish] >= 0
         emits = prompt.emit[finish] & ~known
         num_leave = min(num_decode, self.config.leave_places or num_decode)
-        fields = ("place", "slot", "token", "position", "depth", "exit_at", "rule")
+        columns = self._tensor(prompt.columns)
         return TickTensors(
             tick=tick.tick,
             decode_slots=self._tensor(decode),
-            **{name: self._tensor(getattr(prompt, name)) for name in fields},
-            known_next=self._tensor(prompt.known_next),
-            target=self._tensor(prompt.target),
+            place=columns[PLACE],
+            slot=columns[SLOT],
+            token=columns[TOKEN],
+            position=columns[POSITION],
+            depth=tick.tick + 1 - columns[FIRST_TICK],
+            exit_at=columns[EXIT_AT],
+            rule=columns[RULE],
+            known_next=columns[KNOWN_NEXT],
+            target=columns[TARGET],
             finish=self._tensor(finish),
             emit=self._tensor(np.flatnonzero(emits)),
             resume=self._tensor(finish[known]),
@@ -142,7 +162,7 @@ def _make_slots(
     return Slots(
         config,
         table_rows=kv.table_rows,
-        table_width=table_width(config, kv),
+        table_width=config.table_width,
         state_width=shape.state_width,
         vocab_size=shape.vocab_size,
         dtype=getattr(torch, plan.dtype),
@@ -158,9 +178,3 @@ def _finishing_cells(prompt: PromptRows) -> I64:
     lengths = np.diff(prompt.cell_start)
     ends = prompt.last[prompt.cell_start[:-1]] if len(lengths) else np.zeros(0, bool)
     return np.concatenate(([0], np.cumsum(lengths[ends]))).astype(np.int64)
-
-
-def table_width(config: EngineConfig, kv: KVPlan) -> int:
-    """Entries of a page-table row on the device: whole attention chunks."""
-    per_chunk = CHUNK_KEYS // kv.page_size
-    return -(-config.pages_per_row // per_chunk) * per_chunk

@@ -105,6 +105,7 @@ class Slots:
     def clear(self, slots: Tensor) -> None:
         """Empty slots whose request ended, was aborted or preempted."""
         self.phase[slots] = EMPTY
+        self.tables[slots] = 0
 
     def admit(self, new: SlotParams) -> None:
         """Put the parameters of new residents in place; they are in phase PROMPT."""
@@ -154,7 +155,7 @@ class Slots:
         for i in new.uses_penalties.nonzero()[0]:
             slot = int(new.slot[i])
             self.in_prompt[slot, self._tensor(new.prompt_tokens[i])] = True
-            made = self._tensor(new.output_tokens[i])
+            made = self._tensor(new.output_tokens[i]).long()
             ones = torch.ones(len(made), dtype=torch.int32, device=self.device)
             self.counts[slot].index_add_(0, made, ones)
 

@@ -12,6 +12,7 @@ from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import I64, NUM_BIAS, NUM_STOP_IDS, EngineConfig
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest
+from rlt_core.schedule.slot_params import param_rows
 
 
 class Intake:
@@ -48,6 +49,7 @@ class Intake:
             need=_need(request, max_position),
             pages_prompt=self._prompt_rows[loops],
             pages_kept=self._kept_rows[loops],
+            params=param_rows(request, max_position),
         )
 
     def _check_kind(self, request: EngineRequest) -> None:

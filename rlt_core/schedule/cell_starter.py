@@ -22,9 +22,9 @@ class CellStarter:
         if not residency.prompts:
             return
         moved, waiting = residency.table.moved, []
-        order = sorted(
-            residency.prompts, key=lambda r: (r.request.priority, moved[r.slot], r.serial)
-        )
+        order = residency.prompts
+        if len(order) > 1:
+            order = sorted(order, key=lambda r: (r.request.priority, moved[r.slot], r.serial))
         free = min(cells.num_free, budget - cells.num_rows)
         for record in order:
             length = self._cell_len(record, free)

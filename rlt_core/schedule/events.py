@@ -6,12 +6,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlt_core.runtime.batch import B8, F32, I64, TickOutput
+from rlt_core.runtime.batch import (
+    B8,
+    EVENT_DEPTH,
+    EVENT_FINISH,
+    EVENT_SLOT,
+    EVENT_TOKEN,
+    F32,
+    I64,
+    TickOutput,
+    logprob_bits,
+)
 from rlt_core.schedule.record import Record, State
 from rlt_core.schedule.request import ABORT, ERROR, LENGTH, RUNNING, Events
 from rlt_core.schedule.residency import Residency
 
-_NO_INTS = np.zeros(0, np.int64)
 _NOT_FINITE = "the logits were not finite (NaN or infinite): a damaged checkpoint or an overflow"
 
 
@@ -53,42 +62,57 @@ class Collector:
 
     def apply(self, out: TickOutput, flight: Flight) -> Events:
         """The events of one tick."""
-        table = self._residency.table
-        index = (out.slot >= 0).nonzero()[0]
-        slot = out.slot.take(index)
-        request_id = table.request_id.take(slot)
-        self._count(out, len(slot) - flight.num_firsts)
         # Before a first output in the same tick can end the request.
         score_ids = self._score_ids(flight)
         if flight.num_withdrawn == self._residency.num_withdrawn:
-            events = _events(out, index, request_id)
-            self._advance(slot, events.token, events.depth, events.finish, out.tick)
+            events = self._all_mine(out, flight)
         else:
-            # A request that ended by itself has no outputs in flight; one that lost its slot may.
-            owner = flight.owner.take(slot)
-            mine = table.owner.take(slot) == owner
-            own = index[mine]
-            self._advance(slot[mine], out.token[own], out.depth[own], out.finish[own], out.tick)
-            kept = self._strays(out, index, owner, mine, request_id)
-            events = _events(out, index[kept], request_id[kept])
+            events = self._some_mine(out, flight)
         if score_ids is not None:
             _put_scores(events, out, flight, score_ids)
-        self._end_scored(flight)
+        if flight.scored:
+            self._end_scored(flight)
         return self._with_endings(events)
 
     def flush(self, tick: int) -> Events:
         """What is to be told when no tick is in flight."""
         return self._with_endings(empty_events(tick))
 
-    def _advance(self, slot: I64, token: I64, depth: I64, finish: I64, tick: int) -> None:
-        """Outputs of requests that are still in their slots."""
-        residency = self._residency
-        residency.counts.waited(residency.table.put(slot, token, depth, tick))
-        ended = finish.nonzero()[0]
-        if len(ended):
-            residency.end_slots(slot[ended])
+    def _all_mine(self, out: TickOutput, flight: Flight) -> Events:
+        """Every output's request is still in its slot."""
+        there = out.slot >= 0
+        columns = out.columns.compress(there, 1)
+        slot = columns[EVENT_SLOT]
+        self._count(out, len(slot) - flight.num_firsts)
+        request_id = self._residency.table.request_id.take(slot)
+        self._advance(columns, out.tick)
+        columns[0] = request_id
+        return _events(out, columns, there)
 
-    def _strays(self, out: TickOutput, index: I64, owner: I64, mine: B8, request_id: I64) -> B8:
+    def _some_mine(self, out: TickOutput, flight: Flight) -> Events:
+        """A request that ended by itself has no outputs in flight; one that lost its slot may."""
+        table = self._residency.table
+        index = (out.slot >= 0).nonzero()[0]
+        columns = out.columns.take(index, 1)
+        slot = columns[EVENT_SLOT]
+        self._count(out, len(slot) - flight.num_firsts)
+        request_id, owner = table.request_id.take(slot), flight.owner.take(slot)
+        mine = table.owner.take(slot) == owner
+        self._advance(columns[:, mine], out.tick)
+        kept = self._strays(columns, out.tick, owner, mine, request_id)
+        columns[0] = request_id
+        return _events(out, columns[:, kept], index[kept])
+
+    def _advance(self, columns: I64, tick: int) -> None:
+        """Outputs of requests that are still in their slots."""
+        residency, slot = self._residency, columns[EVENT_SLOT]
+        outputs = columns[EVENT_TOKEN : EVENT_DEPTH + 1]
+        residency.counts.waited(residency.table.put(slot, outputs, tick))
+        ended = columns[EVENT_FINISH].nonzero()[0]
+        if len(ended):
+            residency.end_slots(slot.take(ended))
+
+    def _strays(self, columns: I64, tick: int, owner: I64, mine: B8, request_id: I64) -> B8:
         """Outputs whose owner lost the slot: kept for the preempted, dropped for the ended.
 
         Fills in their request ids; which entries are kept.
@@ -98,12 +122,11 @@ class Collector:
             record = self._residency.by_serial.get(int(owner[i]))
             if record is None:
                 continue
-            at = index[i]
-            record.tokens = np.append(record.tokens, np.int32(out.token[at]))
-            record.depths = np.append(record.depths, np.int32(out.depth[at]))
-            record.moved = out.tick
+            record.tokens = np.append(record.tokens, np.int32(columns[EVENT_TOKEN, i]))
+            record.depths = np.append(record.depths, np.int32(columns[EVENT_DEPTH, i]))
+            record.moved = tick
             kept[i], request_id[i] = True, record.request.request_id
-            if out.finish[at] != RUNNING:
+            if columns[EVENT_FINISH, i] != RUNNING:
                 self._residency.end(record)
         return kept
 
@@ -157,35 +180,19 @@ _SCORE_FIELDS = (
 
 def empty_events(tick: int) -> Events:
     """Nothing happened."""
-    none = np.zeros(0, np.float32)
-    return Events(
-        tick=tick,
-        request_id=_NO_INTS,
-        token=_NO_INTS,
-        depth=_NO_INTS,
-        logprob=none,
-        rank=_NO_INTS,
-        finish=_NO_INTS,
-    )
+    return Events(tick=tick, columns=np.zeros((6, 0), np.int64))
 
 
-def _events(out: TickOutput, index: I64, request_id: I64) -> Events:
-    finish = out.finish.take(index)
-    events = Events(
-        tick=out.tick,
-        request_id=request_id,
-        token=out.token.take(index),
-        depth=out.depth.take(index),
-        logprob=out.logprob.take(index),
-        rank=out.rank.take(index),
-        finish=finish,
-    )
+def _events(out: TickOutput, columns: I64, places: I64 | B8) -> Events:
+    """The events of these places; columns as in Events."""
+    events = Events(tick=out.tick, columns=columns)
     if out.top_ids is not None and out.top_logprobs is not None and out.top_ids.shape[1]:
-        events.top_ids, events.top_logprobs = out.top_ids[index], out.top_logprobs[index]
+        events.top_ids, events.top_logprobs = out.top_ids[places], out.top_logprobs[places]
     if out.logits is not None:
-        events.logits = out.logits[index]
-    if ERROR in finish.tolist():
-        events.errors = dict.fromkeys(request_id[finish == ERROR].tolist(), _NOT_FINITE)
+        events.logits = out.logits[places]
+    if ERROR in columns[EVENT_FINISH].tolist():
+        failed = events.request_id[events.finish == ERROR]
+        events.errors = dict.fromkeys(failed.tolist(), _NOT_FINITE)
     return events
 
 
@@ -202,12 +209,10 @@ def _put_scores(events: Events, out: TickOutput, flight: Flight, request_id: I64
 def _append(events: Events, request_id: I64, finish: I64) -> None:
     """Entries without a token: -1, depth and rank 0, no logprob."""
     num = len(request_id)
-    events.request_id = np.concatenate((events.request_id, request_id))
-    events.token = np.concatenate((events.token, np.full(num, -1, np.int64)))
-    events.depth = np.concatenate((events.depth, np.zeros(num, np.int64)))
-    events.rank = np.concatenate((events.rank, np.zeros(num, np.int64)))
-    events.finish = np.concatenate((events.finish, finish))
-    events.logprob = np.concatenate((events.logprob, np.full(num, np.nan, np.float32)))
+    added = np.zeros((6, num), np.int64)
+    added[0], added[1], added[4] = request_id, -1, finish
+    added[5] = logprob_bits(np.full(num, np.nan, np.float32))
+    events.columns = np.concatenate((events.columns, added), 1)
     for name in ("top_ids", "top_logprobs", "logits"):
         values = getattr(events, name)
         if values is not None:

@@ -6,28 +6,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlt_core.runtime.batch import I64, PromptRows
+from rlt_core.runtime.batch import (
+    EMIT,
+    EXIT_AT,
+    FIRST_TICK,
+    I64,
+    KNOWN_NEXT,
+    LAST_TICK,
+    NUM_PROMPT_COLUMNS,
+    PLACE,
+    POSITION,
+    RULE,
+    SLOT,
+    TARGET,
+    TOKEN,
+    PromptRows,
+)
 from rlt_core.schedule.record import Record
 
-(
-    _PLACE,
-    _SLOT,
-    _TOKEN,
-    _POSITION,
-    _EXIT,
-    _RULE,
-    _EMIT,
-    _KNOWN,
-    _TARGET,
-    _FIRST,
-    _LAST,
-    _NUM,
-) = range(12)
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Cell:
-    """Rows start .. end - 1 of a request, running until tick `last`; columns int64 [_NUM, rows]."""
+    """Rows start .. end - 1 of a request, running until tick `last`; columns as in
+    PromptRows."""
 
     record: Record
     columns: I64
@@ -43,23 +44,22 @@ class Cell:
 
 
 class PromptCells:
-    """Cells in progress over P places."""
+    """Cells in progress over P places; `loops` are what most rows run.
 
-    def __init__(self, num_places: int) -> None:
-        self.num_free = num_places
+    longest: the most positions that a row in progress sees.
+    """
+
+    def __init__(self, num_places: int, loops: int) -> None:
+        self.num_free, self._loops = num_places, loops
+        self.longest = 0
         self._free = np.arange(num_places, dtype=np.int64)
         self._cells: list[Cell] = []
         # Cells lie one after the other from head to tail; nothing is written twice.
-        self._buffer = np.empty((_NUM, 8 * num_places), np.int64)
+        self._buffer = self._new_buffer(8 * num_places)
         self._head = self._tail = 0
 
     def __len__(self) -> int:
         return len(self._cells)
-
-    @property
-    def longest(self) -> int:
-        """The most positions that a row in progress sees."""
-        return max((cell.end for cell in self._cells), default=0)
 
     @property
     def num_rows(self) -> int:
@@ -72,22 +72,28 @@ class PromptCells:
         assert forced is not None, record
         top, self.num_free = self.num_free, self.num_free - (end - start)
         last = tick + forced.num_loops(start, end) - 1
-        # In the order of the columns; most rows have no target, emit nothing, know no next token.
-        same = (0, record.slot, 0, 0, forced.loops, 0, 0, -1, -1, tick, last)
         columns = self._append(end - start)
-        columns.T[:] = same
-        columns[_PLACE] = self._free[self.num_free : top]
-        columns[_TOKEN] = forced.tokens[start:end]
-        columns[_POSITION] = np.arange(start, end)
-        if end > forced.border:
-            columns[_RULE, max(forced.border - start, 0) :] = 1
+        columns[PLACE] = self._free[self.num_free : top]
+        columns[SLOT] = record.slot
+        columns[TOKEN] = forced.tokens[start:end]
+        columns[POSITION] = np.arange(start, end)
+        columns[FIRST_TICK] = tick
+        columns[LAST_TICK] = last
+        # The rest is as in a new buffer for most rows.
         if forced.exit_at is not None:
-            columns[_EXIT] = forced.exit_at[start:end]
+            columns[EXIT_AT] = forced.exit_at[start:end]
+        elif forced.loops != self._loops:
+            columns[EXIT_AT] = forced.loops
+        if end > forced.border:
+            columns[RULE, max(forced.border - start, 0) :] = 1
         if forced.target is not None:
-            columns[_TARGET] = forced.target[start:end]
+            columns[TARGET] = forced.target[start:end]
         if end == len(forced):
-            columns[_EMIT, -1] = forced.emits
-            columns[_KNOWN, -1] = forced.known_next
+            if forced.emits:
+                columns[EMIT, -1] = 1
+            else:
+                columns[KNOWN_NEXT, -1] = forced.known_next
+        self.longest = max(self.longest, end)
         self._cells.append(Cell(record, columns, start, end, last))
 
     def rows(self, tick: int) -> PromptRows:
@@ -96,26 +102,16 @@ class PromptCells:
         starts = [0]
         for cell in self._cells:
             starts.append(starts[-1] + cell.end - cell.start)
-        return PromptRows(
-            place=columns[_PLACE],
-            slot=columns[_SLOT],
-            token=columns[_TOKEN],
-            position=columns[_POSITION],
-            depth=(tick + 1) - columns[_FIRST],
-            exit_at=columns[_EXIT],
-            rule=columns[_RULE],
-            last=columns[_LAST] == tick,
-            emit=columns[_EMIT] != 0,
-            known_next=columns[_KNOWN],
-            target=columns[_TARGET],
-            cell_start=np.array(starts),
-        )
+        return PromptRows(tick=tick, columns=columns, cell_start=np.array(starts))
 
     def finish(self, tick: int) -> list[Cell]:
         """The cells whose last loop runs in `tick`; their places are free for the next one."""
-        ended = [cell for cell in self._cells if cell.last == tick]
+        ended: list[Cell] = []
+        kept: list[Cell] = []
+        for cell in self._cells:
+            (ended if cell.last == tick else kept).append(cell)
         if ended:
-            self._remove(ended, [cell for cell in self._cells if cell.last != tick])
+            self._remove(ended, kept)
         return ended
 
     def drop(self, record: Record) -> None:
@@ -125,13 +121,15 @@ class PromptCells:
             self._remove(gone, [cell for cell in self._cells if cell.record is not record])
 
     def _remove(self, gone: list[Cell], kept: list[Cell]) -> None:
-        in_front = all(cell is other for cell, other in zip(gone, self._cells, strict=False))
+        in_front = self._cells[: len(gone)] == gone
         self._cells = kept
         for cell in gone:
             size = cell.end - cell.start
-            self._free[self.num_free : self.num_free + size] = cell.columns[_PLACE]
+            self._free[self.num_free : self.num_free + size] = cell.columns[PLACE]
             self.num_free += size
             self._head += size
+            if cell.end == self.longest:
+                self.longest = max([other.end for other in kept], default=0)
         if not in_front:
             self._renew()
 
@@ -144,10 +142,17 @@ class PromptCells:
 
     def _renew(self) -> None:
         """A new buffer that begins with the cells in progress; ticks in flight keep the old."""
-        buffer, at = np.empty_like(self._buffer), 0
+        buffer, at = self._new_buffer(self._buffer.shape[1]), 0
         for cell in self._cells:
             size = cell.end - cell.start
             buffer[:, at : at + size] = cell.columns
             cell.columns = buffer[:, at : at + size]
             at += size
         self._buffer, self._head, self._tail = buffer, 0, at
+
+    def _new_buffer(self, size: int) -> I64:
+        """Rows of the prompt's rule that have no target, emit nothing and know no next token."""
+        buffer = np.zeros((NUM_PROMPT_COLUMNS, size), np.int64)
+        buffer[[KNOWN_NEXT, TARGET]] = -1
+        buffer[EXIT_AT] = self._loops
+        return buffer

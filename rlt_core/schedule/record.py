@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from rlt_core.runtime.batch import I32
+from rlt_core.runtime.batch import F32, I32, I64
 from rlt_core.schedule.forced import Forced
 from rlt_core.schedule.request import EngineRequest
 
@@ -39,7 +39,8 @@ class Record:
     that one page of positions takes before and after the prompt. tokens, depths: the outputs, up
     to date only while the request has no slot (the slot's arrays hold them otherwise).
     num_scored: prompt positions whose logprob was given. not_before: the tick whose results must
-    be in before it may get a slot again. moved: the tick of its last advance.
+    be in before it may get a slot again. params: its rows of SlotParams. moved: the tick of its
+    last advance.
     """
 
     request: EngineRequest
@@ -49,6 +50,7 @@ class Record:
     need: int
     pages_prompt: int
     pages_kept: int
+    params: tuple[I64, F32]
     state: State = State.WAITING
     slot: int = -1
     tokens: I32 = field(default_factory=_none)

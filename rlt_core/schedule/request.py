@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
-from rlt_core.runtime.batch import F32, I32, I64
+from rlt_core.runtime.batch import F32, I32, I64, bits_logprob
 
 # Finish codes, the device's and the host's.
 RUNNING, STOP, LENGTH, ERROR, ABORT = 0, 1, 2, 3, 4
@@ -54,10 +55,14 @@ class EngineRequest:
     priority: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class Events:
-    """What one tick gave to clients, as arrays over N tokens (struct of arrays).
+def _row(index: int) -> property:
+    return property(lambda self: self.columns[index])
 
+
+class Events(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one tick gave to clients, as arrays over N tokens.
+
+    columns: int64 [6, N]: request_id, token, depth, rank, finish, logprob (bits of a float64).
     One entry is one generated token, in order within a request; finish is a code above
     (RUNNING while the request goes on). A request that ends without a token (abort, error) has
     an entry with token -1. Scored positions come in `score_*` arrays: position, logprob of the
@@ -66,25 +71,27 @@ class Events:
     """
 
     tick: int
-    request_id: I64
-    token: I64
-    depth: I64
-    logprob: F32
-    rank: I64
-    finish: I64
+    columns: I64
     top_ids: I64 | None = None  # [N, k]
     top_logprobs: F32 | None = None
-    score_request_id: I64 = field(default_factory=lambda: _NO_INTS)
-    score_position: I64 = field(default_factory=lambda: _NO_INTS)
-    score_logprob: F32 = field(default_factory=lambda: _NO_FLOATS)
-    score_rank: I64 = field(default_factory=lambda: _NO_INTS)
-    score_depth: I64 = field(default_factory=lambda: _NO_INTS)
+    score_request_id: I64 = _NO_INTS
+    score_position: I64 = _NO_INTS
+    score_logprob: F32 = _NO_FLOATS
+    score_rank: I64 = _NO_INTS
+    score_depth: I64 = _NO_INTS
     score_top_ids: I64 | None = None
     score_top_logprobs: F32 | None = None
-    errors: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, str] = {}
     # Only when EngineConfig.keep_logits: float32 [N, V] and [scored rows, V].
     logits: F32 | None = None
     score_logits: F32 | None = None
+
+    request_id = _row(0)
+    token = _row(1)
+    depth = _row(2)
+    rank = _row(3)
+    finish = _row(4)
+    logprob = property(lambda self: bits_logprob(self.columns[5]))
 
 
 @dataclass(slots=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from rlt_core.contract.errors import RequestError
 from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import I64, EngineConfig
 from rlt_core.schedule.admission import Intake
-from rlt_core.schedule.forced import cell_rules, forced_rows
+from rlt_core.schedule.forced import Forced, cell_rules, forced_rows
 from rlt_core.schedule.preemption import PageReserve
 from rlt_core.schedule.prompt_cells import Cell, PromptCells
 from rlt_core.schedule.record import Record, State
@@ -37,12 +35,12 @@ class Residency:
         self.pages = HostPages(
             kv,
             config.num_slots,
-            config.pages_per_row,
+            config.table_width,
             config.num_pages,
             shuffle_seed=DEBUG_SHUFFLE_SEED if config.debug else None,
         )
         self.reserve = PageReserve(self.table, self.pages)
-        self.cells = PromptCells(config.num_places)
+        self.cells = PromptCells(config.num_places, plan.shape.loops)
         self.waiting = WaitingQueue()
         self.prompts: list[Record] = []
         self.cleared: list[int] = []
@@ -51,7 +49,6 @@ class Residency:
         self.records: dict[int, Record] = {}
         self.by_serial: dict[int, Record] = {}
         self._rules = [cell_rules(tables) for tables in kv.tables]
-        self._most_headroom = config.num_slots * kv.table_rows
         self._intake = Intake(plan, config, kv)
         self._serial = 0
 
@@ -61,6 +58,7 @@ class Residency:
             raise RequestError("request_id", f"{request.request_id} is in use")
         record = self._intake.record(request, self._serial)
         record.moved = tick
+        record.forced = self._forced(record)
         self._serial += 1
         self.records[request.request_id] = record
         self.by_serial[record.serial] = record
@@ -70,31 +68,22 @@ class Residency:
         """Whether its prompt has pages now, and residents could still grow afterwards."""
         columns = -(-self._cover(record) // self.config.page_size)
         pages = columns * (record.pages_kept if self._kept_only(record) else record.pages_prompt)
-        left = self.reserve.num_free - pages
-        if left < self._most_headroom:
-            self.reserve.settle()
-            left = self.reserve.num_free - pages
-        return left >= self._most_headroom or left >= self.reserve.headroom()
+        return self.reserve.leaves_headroom(pages)
 
     def place(self, record: Record, tick: int) -> None:
         """Give a waiting request a slot and the pages of its prompt (`fits` was true)."""
         counts, request = self.counts, record.request
         counts.max_queue_ticks = max(counts.max_queue_ticks, tick - record.moved)
         counts.slots_reused += self.table.take(record)
-        record.forced = forced_rows(
-            request,
-            self._rules[request.loops - 1],
-            full=self.full,
-            tokens=record.tokens,
-            depths=record.depths,
-            num_scored=record.num_scored,
-        )
+        if record.forced is None:
+            record.forced = self._forced(record)
         record.next_start = 0
-        slot = np.array([record.slot])
-        self.pages.admit(slot, np.array([request.loops]))
+        self.pages.admit(record.slot, request.loops)
         if self._kept_only(record):
             self._drop_planes(record)
-        self.reserve.admit(record.slot, self._cover(record))
+        covered = self._cover(record)
+        # Where planes are dropped after the prompt, the rest costs less then.
+        self.reserve.admit(record.slot, covered, covered if self._drops(record) else record.need)
         self.table.touch(record.slot, tick)
         self.prompts.append(record)
         self.admitted.append(record)
@@ -108,6 +97,7 @@ class Residency:
         if forced.rules.drops and cell.end == forced.border:
             self._drop_planes(record)
             self.table.cap[record.slot] = len(forced)
+            self.reserve.follow(record.slot, len(forced))
         if cell.end < len(forced):
             self.counts.split_prompts += cell.start == 0
             self.prompts.append(record)
@@ -115,6 +105,7 @@ class Residency:
         record.forced = None
         if record.request.kind == "generate":
             self.table.begin_decode(record, position=cell.end)
+            self.reserve.follow(record.slot, cell.end)
         return True
 
     def preempt(self, slot: int, not_before: int) -> None:
@@ -149,6 +140,16 @@ class Residency:
             assert record is not None, slot
             self.end(record)
 
+    def _forced(self, record: Record) -> Forced:
+        return forced_rows(
+            record.request,
+            self._rules[record.request.loops - 1],
+            full=self.full,
+            tokens=record.tokens,
+            depths=record.depths,
+            num_scored=record.num_scored,
+        )
+
     def _retire(self, record: Record) -> None:
         slot = record.slot
         if record.state is State.PROMPT:
@@ -157,12 +158,12 @@ class Residency:
         if record in self.admitted:
             self.admitted.remove(record)
         self.table.release(record)
-        self.pages.free(np.array([slot]))
+        self.pages.free(slot)
         self.cleared.append(slot)
         record.forced = None
 
     def _drop_planes(self, record: Record) -> None:
-        self.pages.drop_planes(np.array([record.slot]))
+        self.pages.drop_planes(record.slot)
         self.table.page_rows[record.slot] = record.pages_kept
 
     def _drops(self, record: Record) -> bool:

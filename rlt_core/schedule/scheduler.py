@@ -101,7 +101,6 @@ class Scheduler:
         plan = self._strategy.plan(self._view())
         if not starved:
             self._admit(plan.num_admissions)
-        self._residency.reserve.settle()
         self._starter.start(plan.prompt_rows, self._tick)
         return self._build(plan)
 
@@ -119,7 +118,7 @@ class Scheduler:
         """Pages for rows that go on, taken from the last in rank if need be; True when some
         row must park: the last in rank itself."""
         residency, reserve = self._residency, self._residency.reserve
-        while len(starved := reserve.secure(len(self._flights))):
+        while len(starved := reserve.secure(self._tick, len(self._flights))):
             victim = reserve.victim()
             if victim == starved[0]:
                 return True
@@ -159,10 +158,8 @@ class Scheduler:
             page_limit=page_limit,
             admitted=admitted,
             cleared=np.array(residency.cleared, np.int64),
-            table_slot=changes[0],
-            table_row=changes[1],
-            table_index=changes[2],
-            table_page=changes[3],
+            table_at=changes[0],
+            table_page=changes[1],
             freed_pages=freed,
             prompt=rows,
             num_chunks=num_chunks,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.runtime.batch import F32, I32, I64, NUM_BIAS, NUM_STOP_IDS, SlotParams
 from rlt_core.schedule.record import Record
+from rlt_core.schedule.request import EngineRequest
 
+T = TypeVar("T", bound=np.generic)
 _UNUSED = (-1,) * NUM_STOP_IDS
 
 
@@ -23,40 +27,18 @@ class ParamBuilder:
 
     def build(self, records: Sequence[Record]) -> SlotParams:
         """Records that have just got their slots, in the order of the arrays' entries."""
-        # One array of each kind, a row a field: an admission is part of a tick's host work.
-        wide = np.array([_ints(record) for record in records], np.int64).T
-        ints = wide[3:11].astype(np.int32)
-        floats = np.array([_floats(record) for record in records], np.float32).T
-        flags = wide[11:13] != 0
-        biased = any(record.request.logit_bias for record in records)
-        bias_ids, bias_values = _bias(records) if biased else (None, None)
+        for record in records:
+            record.params[0][0] = record.slot
+        bias_ids, bias_values = _bias(records)
         return SlotParams(
-            slot=wide[0],
-            seed=wide[1],
-            state_seed=wide[2],
-            loops=ints[0],
-            min_loops=ints[1],
-            max_loops=ints[2],
-            prompt_len=ints[3],
-            max_tokens=ints[4],
-            max_position=ints[5],
-            top_k=ints[6],
-            num_logprobs=ints[7],
-            temperature=floats[0],
-            top_p=floats[1],
-            min_p=floats[2],
-            repetition_penalty=floats[3],
-            presence_penalty=floats[4],
-            frequency_penalty=floats[5],
-            use_policy=flags[0],
-            uses_penalties=flags[1],
-            stop_ids=wide[13:].T,
+            ints=_stack([record.params[0] for record in records]),
+            floats=_stack([record.params[1] for record in records]),
             bias_ids=bias_ids,
             bias_values=bias_values,
             params={name: self._scalar(name, records) for name in self._scalars},
             trace=self._traces(records) if self._has_trace else None,
             prompt_tokens=[record.request.prompt for record in records],
-            output_tokens=[record.tokens.astype(np.int64) for record in records],
+            output_tokens=[record.tokens for record in records],
         )
 
     def _scalar(self, name: str, records: Sequence[Record]) -> F32:
@@ -79,20 +61,20 @@ def _default(param: ParamSpec) -> float:
     return next((float(v) for v in (param.default, param.minimum) if v is not None), 0.0)
 
 
-def _ints(record: Record) -> tuple[int, ...]:
-    r = record.request
-    score = r.kind == "score"
+def param_rows(request: EngineRequest, max_position: int) -> tuple[I64, F32]:
+    """A request's rows of SlotParams.ints (its slot is still to come) and SlotParams.floats."""
+    r = request
     penalties = (r.repetition_penalty, r.presence_penalty, r.frequency_penalty)
-    return (
-        record.slot,
+    ints = (
+        -1,
         r.seed,
         r.state_seed,
         r.loops,
         r.min_loops,
         r.max_loops,
-        r.prompt_len if score else len(r.prompt),
+        r.prompt_len if r.kind == "score" else len(r.prompt),
         r.max_tokens,
-        record.max_position,
+        max_position,
         r.top_k,
         r.num_logprobs if r.prompt_logprobs is None else max(r.num_logprobs, r.prompt_logprobs),
         r.use_policy,
@@ -100,21 +82,17 @@ def _ints(record: Record) -> tuple[int, ...]:
         *r.stop_ids,
         *_UNUSED[len(r.stop_ids) :],
     )
+    floats = (r.temperature, r.top_p, r.min_p, *penalties)
+    return np.array(ints, np.int64), np.array(floats, np.float32)
 
 
-def _floats(record: Record) -> tuple[float, ...]:
-    r = record.request
-    return (
-        r.temperature,
-        r.top_p,
-        r.min_p,
-        r.repetition_penalty,
-        r.presence_penalty,
-        r.frequency_penalty,
-    )
+def _stack(rows: list[NDArray[T]]) -> NDArray[T]:
+    return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
 
-def _bias(records: Sequence[Record]) -> tuple[I64, F32]:
+def _bias(records: Sequence[Record]) -> tuple[I64 | None, F32 | None]:
+    if not [True for record in records if record.request.logit_bias]:
+        return None, None
     ids = np.full((len(records), NUM_BIAS), -1, np.int64)
     values = np.zeros((len(records), NUM_BIAS), np.float32)
     for i, record in enumerate(records):

@@ -11,17 +11,18 @@ from rlt_core.runtime.batch import B8, I32, I64
 from rlt_core.schedule.record import Record, State
 
 NOBODY = -1
-_FAR = 1 << 30
+_FAR = 1 << 40
+_LOG_TICKS = 16
 
 
 class SlotTable:
     """Arrays [S] by slot.
 
-    owner: serial of the request in the slot, or -1. decodes: its prompt is done. position: of its
-    next input, as far as the results that are in tell (one less until the first output came in;
-    far away in the prompt). cap: positions that may get pages now: in a prompt 0 (admission gave
-    them) or what its next cells need; then `need`, the positions whose KV it may ever hold.
-    cursor: where its next output goes in the flat outputs. moved: the tick of its last advance.
+    owner: serial of the request in the slot, or -1. decodes: its prompt is done. cap: positions
+    that may get pages now: in a prompt 0 (admission gave them) or what its next cells need; then
+    `need`, the positions whose KV it may ever hold. cursor: where its next output goes in the flat
+    outputs. ahead: from there to the position of its next input. moved: the tick of its last
+    advance.
     """
 
     def __init__(self, num_slots: int, max_len: int) -> None:
@@ -30,14 +31,14 @@ class SlotTable:
 
         self.owner, self.request_id = ints(NOBODY), ints(NOBODY)
         self.priority, self.moved, self.page_rows = ints(), ints(), ints()
-        # As page_limit: comparisons of one dtype need no buffer.
-        self.position, self.cap = ints(_FAR).astype(np.int32), ints().astype(np.int32)
-        self.need = ints().astype(np.int32)
+        self.ahead, self.cap, self.need = ints(_FAR), ints(), ints()
         self.decodes: B8 = np.zeros(num_slots, np.bool_)
         self.records: list[Record | None] = [None] * num_slots
         self.cursor: I64 = np.arange(num_slots, dtype=np.int64) * max_len
+        # By cursor. What came last waits in the log: outputs are rarely looked at.
         self._tokens: I32 = np.zeros(num_slots * max_len, np.int32)
         self._depths: I32 = np.zeros(num_slots * max_len, np.int32)
+        self._log: list[tuple[I64, I64]] = []
         self._max_len = max_len
         self._free = deque(range(num_slots))
         self._used: B8 = np.zeros(num_slots, np.bool_)
@@ -58,6 +59,7 @@ class SlotTable:
         first, made = slot * self._max_len, len(record.tokens)
         self.cursor[slot] = first + made
         if made:
+            self._write_log()
             self._tokens[first : first + made] = record.tokens
             self._depths[first : first + made] = record.depths
         self.records[slot] = record
@@ -70,7 +72,7 @@ class SlotTable:
         self.decodes[slot] = True
         self.cap[slot] = record.need
         # `put` moves it on by one; a resumed row's input is known already.
-        self.position[slot] = position if self.num_out(slot) else position - 1
+        self.ahead[slot] = position - int(self.cursor[slot]) - (not len(record.tokens))
 
     def num_out(self, slot: int) -> int:
         """Outputs that came in."""
@@ -78,6 +80,7 @@ class SlotTable:
 
     def save(self, record: Record) -> None:
         """The record keeps its outputs so far, for a resume in another slot."""
+        self._write_log()
         outputs = slice(record.slot * self._max_len, int(self.cursor[record.slot]))
         record.tokens = self._tokens[outputs].copy()
         record.depths = self._depths[outputs].copy()
@@ -87,18 +90,24 @@ class SlotTable:
         """Take the slot back."""
         slot, record.slot = record.slot, -1
         self.owner[slot], self.decodes[slot], self.records[slot] = NOBODY, False, None
-        self.cap[slot], self.need[slot], self.position[slot] = 0, 0, _FAR
+        self.cap[slot], self.need[slot], self.ahead[slot] = 0, 0, _FAR
         self._free.append(slot)
 
-    def put(self, slots: I64, tokens: I64, depths: I64, tick: int) -> int:
-        """One more output in each of these slots (distinct); the longest wait in ticks."""
+    def positions(self) -> I64:
+        """Of the next inputs [S], as far as the results that are in tell (one less until the first
+        output came in; far away in the prompt)."""
+        return self.cursor + self.ahead
+
+    def put(self, slots: I64, outputs: I64, tick: int) -> int:
+        """One more output in each of these slots (distinct): outputs int64 [2, N], tokens and
+        depths; the longest wait in ticks."""
         if not len(slots):
             return 0
         at = self.cursor.take(slots)
-        self._tokens[at] = tokens.astype(np.int32)
-        self._depths[at] = depths.astype(np.int32)
+        self._log.append((at, outputs))
+        if len(self._log) == _LOG_TICKS:
+            self._write_log()
         self.cursor[slots] = at + 1
-        self.position[slots] = self.position.take(slots) + 1
         longest = tick - int(np.minimum.reduce(self.moved.take(slots)))
         self.moved[slots] = tick
         return longest
@@ -120,3 +129,11 @@ class SlotTable:
     def decode_slots(self) -> NDArray[np.int64]:
         """Slots whose rows may advance."""
         return self.decodes.nonzero()[0]
+
+    def _write_log(self) -> None:
+        if self._log:
+            # In the order of the ticks: a slot's later owner writes over the earlier one.
+            at = np.concatenate([at for at, _ in self._log])
+            self._tokens[at] = np.concatenate([outputs[0] for _, outputs in self._log])
+            self._depths[at] = np.concatenate([outputs[1] for _, outputs in self._log])
+            self._log = []
