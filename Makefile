@@ -37,7 +37,7 @@ check: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(if $(DOCS),$(PY) -m cogapp --check -r $(DOCS))
+	$(if $(DOCS),$(PY) -m cogapp --check --diff $(DOCS))
 
 format: $(STAMP)
 	$(PY) -m ruff check --fix .

@@ -71,7 +71,7 @@ def _package(module: str) -> str | None:
 
 
 def test_imports_of_the_core_run_downwards() -> None:
-    """Guards DESIGN's order; a cycle between kv and runtime would start as one import."""
+    """Guards the order of the folders; a cycle between kv and runtime would start as one import."""
     wrong = [
         f"{file.relative_to(ROOT)} imports {module}"
         for file in sorted(CORE.rglob("*.py"))

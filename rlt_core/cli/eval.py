@@ -29,7 +29,7 @@ def demo(
     model: Annotated[
         str | None, typer.Argument(help="A checkpoint with a heldout.jsonl; default: the demo.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Use only the first N problems.", min=1)] = 10**9,
+    limit: Annotated[int | None, typer.Option(help="Use only the first N problems.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Accuracy and mean depth per grade at every number of loops and at exit thresholds."""

@@ -21,7 +21,7 @@ class RopeSpec:
     """Rotary embedding on the first `dim` sizes of a head.
 
     Angle of pair i at position p: p * theta ** (-2 i / dim), in float32. `interleaved` pairs
-    (2i, 2i+1), else (i, i + dim/2). Source: RoFormer (arXiv 2104.09864) and MODELS' layouts.
+    (2i, 2i+1), else (i, i + dim/2). Source: RoFormer (arXiv 2104.09864).
     """
 
     theta: float

@@ -1,7 +1,7 @@
 """One tick as a tensor program: enter, loop, decide, fill, leave, coda, head, sample.
 
 Nothing here reads a value back to the host and no shape depends on data, so the same program runs
-eagerly on a CPU and can be captured into a graph. DESIGN section 5 tells the journey.
+eagerly on a CPU and can be captured into a graph.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlt_core.contract.errors import PluginError
 from rlt_core.contract.protocols import LoopedModel
 from rlt_core.contract.specs import Entry
 from rlt_core.kv.tables_device import DeviceTables
@@ -36,6 +37,8 @@ class TickProgram:
         full: bool,
         min_leave: int,
     ) -> None:
+        if entry not in (Entry.ON_LEAVE, Entry.ALL_LEFT):
+            raise PluginError("strategy", f"entry rule '{entry.value}' does not exist yet")
         self.model, self.slots, self.services = model, slots, services
         self.tables, self.decide, self.emitter = tables, decide, emitter
         self.entry, self.full, self.min_leave = entry, full, min_leave
