@@ -47,6 +47,7 @@ class Scheduler:
         self._flights: deque[Flight] = deque()
         self._tick = 0
         self._longest, self._chunks = 1, 1
+        self._seen: tuple[int, int, int] | None = None  # what the last view was made of
         mode = cast(PromptMode, load_object(plan.prompts.factory)())
         self._starter = CellStarter(self._residency, mode)
 
@@ -148,14 +149,13 @@ class Scheduler:
         flight = Flight(
             tick=self._tick, owner=table.owner.copy(), num_withdrawn=residency.num_withdrawn
         )
-        page_limit = residency.pages.page_limit.copy()
         # Before the planes of prompts that end here are dropped: this tick still reads them.
         changes, freed = residency.pages.take_changes(), residency.pages.take_freed()
         admitted = self._params.build(residency.admitted) if residency.admitted else None
         tick = TickInput(
             tick=self._tick,
             decode_slots=decode,
-            page_limit=page_limit,
+            page_limit=residency.pages.page_limit.copy(),
             admitted=admitted,
             cleared=np.array(residency.cleared, np.int64),
             table_at=changes[0],
@@ -175,7 +175,9 @@ class Scheduler:
         """Follow the cells that end in this tick: what comes back of them, what is next."""
         residency, tick = self._residency, self._tick
         ended = residency.cells.finish(tick)
-        if any(cell.has_targets for cell in ended):
+        if not ended:
+            return
+        if any([cell.has_targets for cell in ended]):
             scored = (rows.last & (rows.target >= 0)).nonzero()[0]
             if len(scored):
                 flight.score_slot, flight.score_position = rows.slot[scored], rows.position[scored]
@@ -218,14 +220,18 @@ class Scheduler:
         residency = self._residency
         num_free = residency.table.num_free
         num_prompts = len(residency.prompts) + len(residency.cells)
-        return StrategyView(
-            num_slots=self._config.num_slots,
-            num_free_slots=num_free,
-            num_decode_slots=self._config.num_slots - num_free - num_prompts,
-            num_prompt_requests=num_prompts,
-            num_waiting=len(residency.waiting),
-            max_tick_tokens=self._config.num_places,
-        )
+        seen = (num_free, num_prompts, len(residency.waiting))
+        if seen != self._seen:
+            self._seen = seen
+            self._last_view = StrategyView(
+                num_slots=self._config.num_slots,
+                num_free_slots=num_free,
+                num_decode_slots=self._config.num_slots - num_free - num_prompts,
+                num_prompt_requests=num_prompts,
+                num_waiting=len(residency.waiting),
+                max_tick_tokens=self._config.num_places,
+            )
+        return self._last_view
 
     def _count(self, decode: I64, num_cells: int) -> None:
         counts = self._residency.counts

@@ -129,10 +129,13 @@ def decode_answer(data: bytes) -> Answer:
     return _ANSWERS.decode(data)
 
 
+_BIG_ENDIAN = sys.byteorder == "big"
+
+
 def _pack_array(value: object) -> tuple[str, tuple[int, ...], bytes]:
     if not isinstance(value, np.ndarray):
         raise NotImplementedError(f"{type(value).__name__} cannot travel between processes")
-    if sys.byteorder == "big":
+    if _BIG_ENDIAN:
         value = value.astype(value.dtype.newbyteorder("<"))
     return value.dtype.str, value.shape, value.tobytes()
 
