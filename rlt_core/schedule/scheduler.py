@@ -177,7 +177,7 @@ class Scheduler:
         ended = residency.cells.finish(tick)
         if not ended:
             return
-        if any([cell.has_targets for cell in ended]):
+        if any(cell.has_targets for cell in ended):
             scored = (rows.last & (rows.target >= 0)).nonzero()[0]
             if len(scored):
                 flight.score_slot, flight.score_position = rows.slot[scored], rows.position[scored]

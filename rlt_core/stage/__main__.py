@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import gc
 import os
 import select
 import signal
@@ -55,9 +54,6 @@ def _serve(config_path: str, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes]
     gc.collect()
     gc.freeze()
     stage = Stage(built, lambda message: outbox.send(encode(message)))
-    # What lives as long as the stage is never looked at again: a tick must not wait for that.
-    gc.collect()
-    gc.freeze()
     try:
         while not stage.ended:
             # Blocks only when there is nothing to do.
