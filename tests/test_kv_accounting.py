@@ -82,7 +82,7 @@ def test_estimate_equals_allocation(shape: ModelShape, layer_planes: int, page_s
     assert pool.storage.nbytes == num_pages * plan.page_bytes
     pages = HostPages(plan, num_slots=1, pages_per_row=2, num_pages=num_pages)
     slot = np.zeros(1, np.int64)
-    pages.admit(slot, slot + shape.loops)
+    pages.admit(0, shape.loops)
     pages.grow(slot, slot + positions)
     assert pages.num_free == 0
     used = int((pages.table[0] != 0).sum())
