@@ -73,7 +73,9 @@ class ModelShape:
 class ModelSpec:
     """A model. `reader(config: dict, path: str, ignore: frozenset[str]) -> ModelShape`, without
     torch; `factory(shape: ModelShape, device, dtype) -> LoopedModel`. `demo` is a folder inside
-    the plugin's package ("package/folder") with a checkpoint that needs no download."""
+    the plugin's package ("package/folder") with a checkpoint that needs no download. `example` is
+    "package.module:function", `() -> dict`: the config.json of a small model of this kind, from
+    which `rlt check` builds one with random weights."""
 
     id: str
     summary: str
@@ -86,6 +88,7 @@ class ModelSpec:
     refuses: Words = NO_WORDS
     options: tuple[ParamSpec, ...] = ()
     demo: str | None = None
+    example: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

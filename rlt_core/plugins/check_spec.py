@@ -19,9 +19,9 @@ def spec_faults(spec: Spec) -> Iterator[str]:
     name: object = spec.id
     if not isinstance(name, str) or not _ID.fullmatch(name):
         yield f"id {name!r} is not a name of letters, digits, '_', '.' and '-'"
-    for field in ("factory", "reader"):
+    for field in ("factory", "reader", "example"):
         value = getattr(spec, field, "package.module:Name")
-        if not is_dotted(value):
+        if not is_dotted(value) and (field, value) != ("example", None):
             yield f"'{spec.id}': {field} {value!r} is not of the form package.module:Name"
     for field in ("provides", "needs", "refuses"):
         yield from (f"'{spec.id}': {field} {fault}" for fault in _word_faults(spec, field))
