@@ -6,12 +6,15 @@ each earlier position it sees. tests/reference.py holds those rules.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rlt_core.contract.protocols import RopeSpec
-from rlt_core.runtime.philox import philox4x32
+from rlt_core.runtime.philox import MASK, philox4x32
 
 
 class DenseOps:
@@ -45,12 +48,30 @@ class DenseOps:
         return F.silu(gate) * up
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """A model's own options as one request sets them; what it leaves out is not here.
+
+    tables: a row a position. chains: generated positions read the state of the one before.
+    """
+
+    state_seed: int = 0
+    values: Mapping[str, float] = field(default_factory=dict)
+    tables: Mapping[str, Tensor] = field(default_factory=dict)
+    chains: bool = False
+
+
+# What a model that declares these options finds where a request leaves them out.
+DEFAULTS = {"state_scale": 1.0, "warm_start": False}
+
+
 class DenseContext:
     """contract.protocols.LoopContext for rows of one sequence of n positions.
 
     seen [R, n]: the depth of each position whose keys a row sees, -1 for none; own positions
     stand at the row's depth. kept: (track, layer) -> keys and values [2, depths, n, G, d], NaN
-    where nothing was written, so that a wrong rule shows.
+    where nothing was written, so that a wrong rule shows. before: the states [R, W] that
+    `previous` gives, None where it gives none.
     """
 
     def __init__(
@@ -60,11 +81,13 @@ class DenseContext:
         depth: int,
         seen: Tensor,
         num_depths: int,
-        state_seed: int,
+        options: Options,
+        before: Tensor | None = None,
     ) -> None:
         self._kept, self.positions, self._seen = kept, positions, seen
         self.depth = torch.full_like(positions, depth)
-        self._at, self._num_depths, self._state_seed = depth, num_depths, state_seed
+        self._at, self._num_depths, self._options = depth, num_depths, options
+        self._before = before
         self.ops = DenseOps()
 
     def attend(
@@ -102,14 +125,33 @@ class DenseContext:
         return torch.einsum("rhn,rnhd->rhd", weights, values)
 
     def random_bits(self, purpose: int, count: int) -> Tensor:
-        low, high = (torch.tensor([[self._state_seed >> by & 0xFFFFFFFF]]) for by in (0, 32))
+        low, high = (torch.tensor([[self._options.state_seed >> by & MASK]]) for by in (0, 32))
         lane = torch.arange(-(-count // 4))[None]
         zero = torch.zeros_like(lane)
         words = philox4x32(low, high, self.positions[:, None], zero + purpose, lane, zero)
         return torch.stack(words, -1).flatten(1)[:, :count]
 
     def option(self, name: str) -> Tensor:
-        raise NotImplementedError(name)
+        values = {**DEFAULTS, "state_seed": self._options.state_seed, **self._options.values}
+        kind = {bool: torch.bool, int: torch.int64, float: torch.float32}[type(values[name])]
+        return torch.full_like(self.positions, 0, dtype=kind) + torch.tensor(values[name])
+
+    def option_table(self, name: str) -> tuple[Tensor, Tensor]:
+        if name in self._options.tables:
+            return self._options.tables[name][self.positions], self._all(True)
+        return self._nothing(), self._all(False)
+
+    def previous(self) -> tuple[Tensor, Tensor]:
+        if self._before is not None:
+            return self._before, self._all(True)
+        return self._nothing(), self._all(False)
+
+    def _all(self, value: bool) -> Tensor:
+        return torch.full_like(self.positions, value, dtype=torch.bool)
+
+    def _nothing(self) -> Tensor:
+        # As wide as any model may ask, and without memory.
+        return torch.zeros(1, 1).expand(len(self.positions), 1 << 16)
 
 
 def rotate(x: Tensor, positions: Tensor, rope: RopeSpec) -> Tensor:

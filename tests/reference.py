@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlt_core.contract.protocols import LoopedModel
-from tests.dense import DenseContext
+from tests.dense import DenseContext, Options
 
 Group = tuple[Tensor, int]  # positions that run loop `depth` together
 
@@ -69,6 +69,13 @@ def see_last_step(s: Text, rows: Tensor, depth: int) -> Tensor:
     return torch.where(generated, see_last(s, rows, depth), see_min(s, rows, depth))
 
 
+# Generated positions one after the other, which gives the same where none reads another's state.
+SERIAL: dict[str, Order] = {
+    "last_exited": prompt_by_depth,
+    "shared": by_position,
+    "last_step": prompt_by_depth,
+}
+
 RULES: dict[str, tuple[Order, Seen]] = {
     "last_exited": (by_depth, see_min),
     "shared": (by_position, see_last),
@@ -85,25 +92,34 @@ class Pass:
     logits: Callable[[Tensor], Tensor]  # read-out depths [n] -> logits [n, V]
 
 
-def run_pass(model: LoopedModel, s: Text, layout: str, state_seed: int = 0) -> Pass:
+NO_OPTIONS = Options()
+
+
+def run_pass(model: LoopedModel, s: Text, layout: str, options: Options = NO_OPTIONS) -> Pass:
     """Compute every position of a sequence by a layout's rule."""
     order, seen = RULES[layout]
     n, positions = len(s.tokens), torch.arange(len(s.tokens))
+    whole = s.prompt_len if options.chains else n  # positions that need no other's state
     kept: dict[tuple[str, int], Tensor] = {}
 
-    def context(rows: Tensor, depth: int, sees: Tensor) -> DenseContext:
+    def context(
+        rows: Tensor, depth: int, sees: Tensor, before: Tensor | None = None
+    ) -> DenseContext:
         sees = torch.where(positions < rows[:, None], sees, -1)
         sees = torch.where(positions == rows[:, None], depth, sees)
-        return DenseContext(kept, rows, depth, sees, s.loops + 1, state_seed)
+        return DenseContext(kept, rows, depth, sees, s.loops + 1, options, before)
 
-    def boundary(rows: Tensor) -> DenseContext:
-        return context(rows, 0, torch.zeros(len(rows), n, dtype=torch.int64))
+    def boundary(rows: Tensor, before: Tensor | None = None) -> DenseContext:
+        return context(rows, 0, torch.zeros(len(rows), n, dtype=torch.int64), before)
 
-    start = model.prelude(s.tokens, boundary(positions))
-    states = torch.full((s.loops + 1, *start.shape), float("nan"), dtype=start.dtype)
+    start = model.prelude(s.tokens[:whole], boundary(positions[:whole]))
+    states = torch.full((s.loops + 1, n, start.shape[1]), float("nan"), dtype=start.dtype)
     gates = torch.full((s.loops + 1, n), float("nan"))
-    states[0] = start
-    for rows, depth in order(s):
+    states[0, :whole] = start
+    for rows, depth in (SERIAL[layout] if options.chains else order)(s):
+        if depth == 1 and rows[0] >= whole:
+            read = states[s.read_depth[rows - 1], rows - 1]
+            states[0, rows] = model.prelude(s.tokens[rows], boundary(rows, read))
         ctx = context(rows, depth, seen(s, rows, depth))
         before = states[depth - 1, rows]
         states[depth, rows] = model.loop(before, ctx)
@@ -163,7 +179,7 @@ def generate(
     *,
     layout: str = "last_exited",
     full: bool = False,
-    state_seed: int = 0,
+    options: Options = NO_OPTIONS,
     known: Sequence[int] | None = None,
 ) -> Generated:
     """Greedy outputs, or the logits and depths at `known` ones (forced)."""
@@ -177,7 +193,7 @@ def generate(
             reads[len(prompt) - 1] = out.depths[0]
         kv_depth = torch.full_like(tokens, loops) if full else reads.clone()
         s = Text(tokens, len(prompt), kv_depth, reads, loops)
-        run = run_pass(model, s, layout, state_seed)
+        run = run_pass(model, s, layout, options)
         decides = full or index > 0
         reads[-1] = exits.depth(run.gates[1:, -1], index) if decides else loops
         logits = run.logits(reads)[-1]

@@ -76,6 +76,14 @@ class DenseContext:
         """No model of these tests asks."""
         raise NotImplementedError
 
+    def option_table(self, name: str) -> tuple[Tensor, Tensor]:
+        """No model of these tests asks."""
+        raise NotImplementedError
+
+    def previous(self) -> tuple[Tensor, Tensor]:
+        """No model of these tests asks."""
+        raise NotImplementedError
+
 
 def run_loops(model: LoopedModel, tokens: Tensor, loops: int) -> tuple[list[Tensor], DenseContext]:
     """The state of every row after each loop, and a context for signals and head."""

@@ -15,10 +15,12 @@ from rlt_core.contract.protocols import WeightedModel
 from rlt_core.plugins.plan import ExitMode
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.testing.tiny_model import TinyModel
+from tests.dense import Options
 from tests.engines import GOLDEN, MODELS, Answer, Setup, build, greedy, load_model, run_together
-from tests.reference import RULES, Exit, Generated, Text, generate, run_pass
+from tests.reference import NO_OPTIONS, RULES, Exit, Generated, Text, generate, run_pass
 
 OUROS = ("ouro_a", "ouro_b")
+NANBEIGES = ("nanbeige_a", "nanbeige_b", "nanbeige_c")
 THRESHOLDS = {"t03": 0.3, "t05": 0.5, "t07": 0.7, "t09": 0.9}
 PROMPTS = ("p0", "p1", "p2")
 NUM_OUTPUTS = 24
@@ -56,14 +58,15 @@ def close(found: object, wanted: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "output", "threshold"), [("ouro_a", "gen", 1.0), ("ouro_b", "gen_t05", 0.5)]
+    ("name", "output", "threshold"),
+    [("ouro_a", "gen", 1.0), ("ouro_b", "gen_t05", 0.5), ("nanbeige_c", "gen", 1.0)],
 )
 def test_the_full_reference_gives_the_authors_tokens(
     name: str, output: str, threshold: float
 ) -> None:
     """A reference with a fault of its own would bless the same fault in the engine (A2)."""
-    wanted, model = golden(name), load_model(name)[1]
-    exits = Exit(policy="gate", threshold=threshold, loops=4)
+    wanted, (shape, model) = golden(name), load_model(name)
+    exits = Exit(policy="gate", threshold=threshold, loops=shape.loops)
     found = generate(model, wanted["p0.ids"].tolist(), NUM_OUTPUTS, exits, full=True)
     assert found.tokens == wanted[f"p0.{output}.ids"].tolist()
     if output == "gen":
@@ -72,7 +75,7 @@ def test_the_full_reference_gives_the_authors_tokens(
         assert [depth - 1 for depth in found.depths] == wanted[f"p0.{output}.steps"].tolist()
 
 
-@pytest.mark.parametrize("name", OUROS)
+@pytest.mark.parametrize("name", (*OUROS, *NANBEIGES))
 def test_golden_generation_at_full_depth(name: str) -> None:
     """All golden prompts together give the authors' tokens and logits (A1, A2)."""
     setup = Setup(model=name, policy="fixed", chunk_size=7, page_size=4)
@@ -196,13 +199,13 @@ def test_gate_against_the_reference(model: str, layout: str, mode: ExitMode, see
                 state_seed=i,
             )
         )
-        references.append(_reference(setup, prompt, outputs, exits, state_seed=i))
+        references.append(_reference(setup, prompt, outputs, exits, Options(state_seed=i)))
     answers = run_together(build(setup), requests)
     texts = [_compare(model, answers[i], reference) for i, reference in enumerate(references)]
     assert len({depth for text in texts for depth in text.depths}) > 1, "no exits drawn"
 
 
-@pytest.mark.parametrize("model", ["tiny_a", "ouro_b"])
+@pytest.mark.parametrize("model", ["tiny_a", "ouro_b", "nanbeige_b", "nanbeige_c"])
 @pytest.mark.parametrize(("layout", "mode"), COMBINATIONS)
 def test_scripted_depths_against_the_reference(
     model: str, layout: str, mode: ExitMode, seed: int
@@ -222,12 +225,16 @@ def test_scripted_depths_against_the_reference(
 
 
 def _reference(
-    setup: Setup, prompt: list[int], outputs: int, exits: Exit, state_seed: int = 0
+    setup: Setup,
+    prompt: list[int],
+    outputs: int,
+    exits: Exit,
+    options: Options = NO_OPTIONS,
 ) -> Reference:
     def reference(model: WeightedModel) -> Generated:
         full = setup.mode == "full"
         return generate(
-            model, prompt, outputs, exits, layout=setup.layout, full=full, state_seed=state_seed
+            model, prompt, outputs, exits, layout=setup.layout, full=full, options=options
         )
 
     return reference
@@ -264,7 +271,7 @@ def test_score_in_mode_skip_against_the_reference(layout: str, seed: int) -> Non
     close([logits for _, _, logits in found], torch.stack(wanted.logits))
 
 
-@pytest.mark.parametrize("model", ["tiny_a", "tiny_b", "ouro_a"])
+@pytest.mark.parametrize("model", ["tiny_a", "tiny_b", "ouro_a", "nanbeige_a"])
 def test_skip_differs_from_full(model: str, seed: int) -> None:
     """If both modes gave the same, the tests of skip would not see what an exit fills in."""
     texts = {}

@@ -108,11 +108,32 @@ class LoopContext(Protocol):
         ...
 
     def random_bits(self, purpose: int, count: int) -> Tensor:
-        """int64 [R, count] holding uint32, keyed by (the row's state seed, position, purpose)."""
+        """int64 [R, count] holding uint32, keyed by (the request's state seed, position, purpose).
+
+        The state seed is the model's int option `state_seed`; 0 where it declares none.
+        """
         ...
 
     def option(self, name: str) -> Tensor:
-        """A typed option the model declared, per row: [R]."""
+        """A scalar option that the model declared (ModelSpec.options), per row: [R].
+
+        float32 for "float", int64 for "int", bool for "flag": the request's value, or the default.
+        PluginError for a name that is not declared so.
+        """
+        ...
+
+    def option_table(self, name: str) -> tuple[Tensor, Tensor]:
+        """Each row's own row of its request's table: (values [R, width] in the model's dtype,
+        given bool [R]). Zeros and False where the request gave no table."""
+        ...
+
+    def previous(self) -> tuple[Tensor, Tensor]:
+        """The read-out state (before the coda) of the position before each row's, in the same
+        request: (state [R, W], given bool [R]); for `prelude` alone.
+
+        Given for generated positions of requests that set an option with `chains`, when they are
+        generated as well as when they are replayed or scored. Zeros and False elsewhere.
+        """
         ...
 
 
@@ -130,7 +151,11 @@ class LoopedModel(Protocol):
     def signals(
         self, state: Tensor, before: Tensor, ctx: LoopContext, names: frozenset[str]
     ) -> Mapping[str, Tensor]:
-        """The signals asked for, of those declared (never `logits`): {name: [R, ...]}."""
+        """The signals asked for, of those declared (never `logits`): {name: [R, ...]}.
+
+        `state` [R, N], of any width N, must follow from the argument `state` alone: for a policy
+        that compares, the core asks once more with the state before the loop in its place.
+        """
         ...
 
     def coda(self, state: Tensor, ctx: LoopContext, *, store: bool = True) -> Tensor:
@@ -199,6 +224,9 @@ class ExitPolicy(Protocol):
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """(exit bool [R], new state). Pure: no argument is changed, nothing read to the host.
 
+        signals hold what the spec needs: `gate` [R]; `state` and `state_before` [R, N], the
+        model's state after the loop just run and before it (before the first loop what the
+        prelude gave); `logits` float32 [R, V]. A row's bits may depend on that row alone.
         params hold one value per row ([R]); a "depths" parameter gives the row's own entry.
         depth int64 [R] counts the loop just run.
         """
@@ -258,6 +286,8 @@ class KVRows:
     tile_pages int64 [T, chunks, pages_per_chunk]; tile_rows int64 [T, lanes] (row numbers, R
     for none; runtime.tiles sets the lanes); key_len int64 [R + 1] positions a row may see (0 for
     the padding row). Without `store` every row has a tile to itself.
+    hidden: None, or bool [T, chunks, 128]: keys that count as absent for all rows of a tile, for
+    backends with `hidden_keys`. Their memory may hold anything, NaN included.
     """
 
     pool: Tensor
@@ -270,6 +300,7 @@ class KVRows:
     row_lane: Tensor
     key_len: Tensor
     store: bool = field(default=True)
+    hidden: Tensor | None = None
 
 
 class Attention(Protocol):

@@ -13,24 +13,32 @@ from typing import Literal
 
 Words = frozenset[str]
 NO_WORDS: Words = frozenset()
+# A model's int option of this name keys LoopContext.random_bits, apart from the sampling seed.
+STATE_SEED = "state_seed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamSpec:
-    """A typed request parameter of a policy or model.
+    """A typed request parameter of a policy, or option of a model (ModelSpec.options).
 
-    kind "float" and "int" are scalars; "depths" is one int per output token (`trace`).
-    `minimum` and `maximum` are inclusive unless `exclusive_minimum`. `default` None means that
-    the checkpoint gives it (ModelShape.exit_defaults) or, failing that, that it is required.
+    kind "float" and "int" are scalars; "depths", for policies, is one int per output token
+    (`trace`). For models there are "flag" (true or false) and "table": the path of a file with
+    one row of numbers per position, ModelShape.table_widths[name] wide.
+    `minimum` and `maximum` are inclusive unless `exclusive_minimum`. `default` None means for a
+    policy that the checkpoint gives it (ModelShape.exit_defaults, if the policy is the
+    checkpoint's own) or, failing that, that it is required; a model's scalars have a default, its tables have none and are optional.
+    chains: a request that sets it reads its predecessor's final state (LoopContext.previous), so
+    known rows past its prompt are replayed one by one, and a strategy that guesses refuses it.
     """
 
     name: str
-    kind: Literal["float", "int", "depths"]
+    kind: Literal["float", "int", "depths", "flag", "table"]
     summary: str
     default: float | int | None = None
     minimum: float | None = None
     maximum: float | None = None
     exclusive_minimum: bool = False
+    chains: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,8 @@ class ModelShape:
 
     `config` is the model's own parsed configuration (any frozen object); the core hands it to
     the factory unread. `dtype` is a torch dtype's name. `exit_defaults` holds the checkpoint's
-    values for policy parameters, e.g. {"exit_threshold": 1.0}.
+    values for the parameters of `exit_policy` and of no other, e.g. {"exit_threshold": 1.0}. `table_widths` holds the columns
+    of every "table" option that the model declares.
     """
 
     loops: int
@@ -64,6 +73,7 @@ class ModelShape:
     config: object
     exit_policy: str = "fixed"
     exit_defaults: Mapping[str, float] = field(default_factory=dict)
+    table_widths: Mapping[str, int] = field(default_factory=dict)
     has_prelude_layers: bool = False
     has_coda_layers: bool = False
     min_leave_fraction: float = 0.0
@@ -72,8 +82,10 @@ class ModelShape:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A model. `reader(config: dict, path: str, ignore: frozenset[str]) -> ModelShape`, without
-    torch; `factory(shape: ModelShape, device, dtype) -> LoopedModel`. `demo` is a folder inside
-    the plugin's package ("package/folder") with a checkpoint that needs no download. `example` is
+    torch; `factory(shape: ModelShape, device, dtype) -> LoopedModel`. `options` are what a request
+    may set of the model's own, given by users as `extra` and read with LoopContext.option. `demo`
+    is a folder inside the plugin's package ("package/folder") with a checkpoint that needs no
+    download. `example` is
     "package.module:function", `() -> dict`: the config.json of a small model of this kind, from
     which `rlt check` builds one with random weights."""
 

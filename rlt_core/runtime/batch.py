@@ -24,6 +24,7 @@ B8 = NDArray[np.bool_]
 
 NUM_STOP_IDS = 16
 NUM_BIAS = 512
+MAX_TABLES = 16  # different ones of an option, in use at once
 
 
 def _row(index: int) -> property:
@@ -41,6 +42,34 @@ def _float(index: int) -> property:
 NUM_INTS, NUM_FLOATS = 13 + NUM_STOP_IDS, 6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableUpload:
+    """A table of option `name` that goes to place `index`; values float32 [positions, columns].
+
+    alone: no other table of the option is in use, so that their memory can go.
+    """
+
+    name: str
+    index: int
+    values: F32
+    alone: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class OptionColumns:
+    """A model's options of A requests: an array [A] per scalar (float32, int64 or bool) and per
+    table the place of the request's own (int64, -1 for none).
+
+    chains: bool [A], requests that read their predecessor's state. uploads: tables that are not
+    on the device yet; one that takes another's place comes when nobody uses that any more.
+    """
+
+    scalars: dict[str, F32 | I64 | B8]
+    tables: dict[str, I64]
+    chains: B8
+    uploads: list[TableUpload]
+
+
 @dataclass(slots=True, kw_only=True)
 class SlotParams:
     """The parameters of A requests that take slots in this tick, a row a request.
@@ -50,7 +79,7 @@ class SlotParams:
     trace: int32 [A, max_len] depths by output index, or None when the policy has none.
     params: one float32 [A] per scalar policy parameter. prompt_tokens: the prompts, needed
     only when penalties are used (int64, ragged, one array a request). output_tokens: those already
-    generated (resume after preemption), for the counts.
+    generated (resume after preemption), for the counts. options: None for a model without any.
     """
 
     ints: I64
@@ -61,6 +90,7 @@ class SlotParams:
     trace: I32 | None
     prompt_tokens: list[I64]
     output_tokens: list[I32]
+    options: OptionColumns | None = None
 
     slot = _int(0)
     seed = _int(1)

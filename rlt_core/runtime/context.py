@@ -13,8 +13,10 @@ from rlt_core.contract.errors import PluginError
 from rlt_core.contract.protocols import Attention, KVRows, Operators, RopeSpec
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
 from rlt_core.kv.pool import DevicePool
+from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.philox import philox4x32
 from rlt_core.runtime.rope import RopeTables, prepare_qk
+from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tiles import Tiles
 
 
@@ -49,24 +51,26 @@ class Rows:
 
 
 class Launch:
-    """One launch's context. `store` False turns every attend into one that writes nothing."""
+    """One launch's context. `store` False turns every attend into one that writes nothing;
+    `chained` gives what the method `previous` answers in a prelude, where the model has it."""
 
     def __init__(
         self,
         services: Services,
         rows: Rows,
-        tables: Tensor,
-        state_seed: Tensor,
+        slots: Slots,
         *,
+        chained: tuple[Tensor, Tensor] | None = None,
         store: bool = True,
     ) -> None:
-        self._services, self._rows, self._tables = services, rows, tables
-        self._state_seed, self._store = state_seed, store
+        self._services, self._rows, self._slots = services, rows, slots
+        self._chained, self._store = chained, store
         self._places: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+        self._hidden: Tensor | None = None
         page_size = services.kv.page_size
         # A finished slot may stand one past its last page: it writes nothing, but is indexed.
         index = rows.position.div(page_size, rounding_mode="floor")
-        self._page_index = index.clamp(max=tables.shape[2] - 1)
+        self._page_index = index.clamp(max=slots.tables.shape[2] - 1)
         self._offset = rows.position.remainder(page_size)
         seen = torch.where(rows.live, rows.position + 1, 0)
         self._key_len = torch.nn.functional.pad(seen, (0, 1))
@@ -118,12 +122,13 @@ class Launch:
             row_lane=self._rows.tiles.row_lane,
             key_len=self._key_len,
             store=store and self._store,
+            hidden=self._hidden_keys() if places.per_depth else None,
         )
         return self._services.attention(q, k, v, rows, 1.0 / math.sqrt(places.head_dim))
 
     def random_bits(self, purpose: int, count: int) -> Tensor:
         """int64 [R, count] holding uint32, keyed by (state seed, position, purpose)."""
-        seed = self._state_seed[:, None]
+        seed = self._slots.state_seed[self._rows.slot][:, None]
         lane = torch.arange(-(-count // 4), device=seed.device)[None, :]
         counter = self._rows.position[:, None]
         zero = torch.zeros_like(lane)
@@ -133,8 +138,25 @@ class Launch:
         return torch.stack(words, -1).flatten(1)[:, :count]
 
     def option(self, name: str) -> Tensor:
-        """A typed option the model declared, per row."""
-        raise PluginError("model", f"asked for the option '{name}', which it does not declare")
+        """A scalar option that the model declared, per row: [R]."""
+        return self._options(name).value(name, self._rows.slot)
+
+    def option_table(self, name: str) -> tuple[Tensor, Tensor]:
+        """(values [R, width], given bool [R]): each row's own row of its request's table."""
+        return self._options(name).table(name, self._rows.slot, self._rows.position)
+
+    def previous(self) -> tuple[Tensor, Tensor]:
+        """(state [R, W], given bool [R]) of the position before, in the prelude alone."""
+        if self._chained is None:
+            reason = "asked for previous() outside the prelude, or without an option that chains"
+            raise PluginError("model", reason)
+        state, given = self._chained
+        return torch.where(given[:, None], state, 0), given
+
+    def _options(self, name: str) -> OptionSlots:
+        if self._slots.options is None:
+            raise PluginError("model", f"asked for the option '{name}'; it declares none")
+        return self._slots.options
 
     def _track(self, name: str) -> TrackPlaces:
         try:
@@ -144,6 +166,17 @@ class Launch:
             raise PluginError(
                 "model", f"attends on track '{name}', which it does not declare (it has {known})"
             ) from None
+
+    def _hidden_keys(self) -> Tensor | None:
+        """bool [T, chunks, 128]: positions that never wrote the plane a tile reads; None where
+        the layout hides nothing."""
+        depths, rows = self._slots.key_depth, self._rows
+        if depths is not None and self._hidden is None:
+            first = rows.tiles.first
+            keys = depths[rows.slot[first], : rows.num_chunks * CHUNK_KEYS]
+            hidden = keys <= rows.read_plane[first][:, None]
+            self._hidden = hidden.view(-1, rows.num_chunks, CHUNK_KEYS)
+        return self._hidden
 
     def _pages(self, track: TrackPlaces, part: int) -> tuple[Tensor, Tensor]:
         """(write page [R], pages of each tile [T, chunks, pages a chunk]) of one track part."""
@@ -162,8 +195,9 @@ class Launch:
         else:
             write_row = torch.full_like(rows.slot, base)
             read_row = write_row[first]
-        page = self._tables[rows.slot, write_row, self._page_index].long()
-        pages = self._tables[rows.slot[first], read_row][:, : rows.num_chunks * per_chunk].long()
+        tables = self._slots.tables
+        page = tables[rows.slot, write_row, self._page_index].long()
+        pages = tables[rows.slot[first], read_row][:, : rows.num_chunks * per_chunk].long()
         return (
             torch.where(rows.live, page, 0),
             pages.view(-1, rows.num_chunks, per_chunk),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlt_core.contract.capabilities import Word
 from rlt_core.contract.protocols import ExitPolicy, LoopedModel
 from rlt_core.runtime.context import Launch, Services
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick_rows import Batch, TickTensors, boundary_rows
-from rlt_core.runtime.tiles import single_tiles
 
 
 class Decider:
@@ -33,7 +33,8 @@ class Decider:
     ) -> tuple[Tensor, Tensor]:
         """(rows whose read-out is fixed by this loop, rows whose loops end now): bool [rows]."""
         s = self.slots
-        says = self._says(batch, state, before, ctx, t)
+        says = torch.zeros_like(batch.live)
+        says[t.asks] = self._says(batch, state, before, ctx, t)
         says = says & s.use_policy[batch.slot]
         most = s.int_params["max_loops"][batch.slot]
         least = s.int_params["min_loops"][batch.slot]
@@ -50,25 +51,37 @@ class Decider:
     def _says(
         self, batch: Batch, state: Tensor, before: Tensor, ctx: Launch, t: TickTensors
     ) -> Tensor:
-        s = self.slots
-        asked = self.signals - {"logits"}
-        signals = dict(self.model.signals(state, before, ctx, asked) if asked else {})
-        if "logits" in self.signals:
-            signals["logits"] = self._peek_logits(batch, state, t)
-        kept = {name: tensor[batch.home] for name, tensor in s.policy_state.items()}
-        params = s.row_params(batch.slot, batch.position)
-        says, new = self.policy.decide(signals, kept, params, batch.depth)
+        """What the policy says of the rows that ask it: bool [A]. Others leave by what is known."""
+        s, asking = self.slots, batch.rows(t.asks)
+        signals = {
+            name: values[t.asks] for name, values in self._signals(state, before, ctx).items()
+        }
+        if Word.LOGITS in self.signals:
+            signals["logits"] = self._peek_logits(asking, state[t.asks], t)
+        kept = s.policy_rows(asking.home, asking.enters)
+        params = s.row_params(asking.slot, asking.position)
+        says, new = self.policy.decide(signals, kept, params, asking.depth)
         for spec in s.policy_specs:
-            live = batch.live.view(-1, *([1] * len(spec.shape)))
+            live = asking.live.view(-1, *([1] * len(spec.shape)))
             value = torch.where(live, new[spec.name], kept[spec.name])
-            s.policy_state[spec.name][batch.home] = value
+            s.policy_state[spec.name][asking.home] = value
         return says
 
-    def _peek_logits(self, batch: Batch, state: Tensor, t: TickTensors) -> Tensor:
-        """Logits of every row's state now; coda runs without storing."""
-        alone = single_tiles(batch.slot.shape[0], state.device)
-        rows = boundary_rows(batch, batch.live, alone, t.num_chunks)
-        rows.depth = batch.depth
-        seed = self.slots.state_seed[batch.slot]
-        ctx = Launch(self.services, rows, self.slots.tables, seed, store=False)
+    def _signals(self, state: Tensor, before: Tensor, ctx: Launch) -> dict[str, Tensor]:
+        """The model's own signals of all rows; the state comes with the one before the loop."""
+        names = self.signals - {Word.LOGITS}
+        if not names:
+            return {}
+        found = dict(self.model.signals(state, before, ctx, names))
+        if Word.STATE in names:
+            earlier = self.model.signals(before, before, ctx, frozenset({Word.STATE.value}))
+            found["state_before"] = earlier["state"]
+        return found
+
+    def _peek_logits(self, asking: Batch, state: Tensor, t: TickTensors) -> Tensor:
+        """Logits of the state now; coda runs without storing."""
+        assert t.ask_tiles is not None, self.signals
+        rows = boundary_rows(asking, asking.live, t.ask_tiles, t.num_chunks)
+        rows.depth = asking.depth
+        ctx = Launch(self.services, rows, self.slots, store=False)
         return self.model.head(self.model.coda(state, ctx, store=False), ctx)

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlt_core.contract.capabilities import Word
+from rlt_core.contract.errors import PluginError
 from rlt_core.contract.protocols import ExitPolicy, KVLayout, LoopedModel
 from rlt_core.kv.plan import KVPlan
 from rlt_core.kv.pool import DevicePool
@@ -40,7 +42,7 @@ from rlt_core.runtime.rope import RopeTables
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_rows import TickTensors
-from rlt_core.runtime.tiles import make_tiles
+from rlt_core.runtime.tiles import make_tiles, single_tiles
 
 
 class Executor:
@@ -49,6 +51,9 @@ class Executor:
     def __init__(
         self, plan: Plan, config: EngineConfig, kv: KVPlan, model: LoopedModel, layout: KVLayout
     ) -> None:
+        if kv.hides and Word.HIDDEN_KEYS not in plan.attention.provides:
+            reason = "its tables hide keys, but its spec does not need hidden_keys"
+            raise PluginError(plan.layout.id, reason)
         self.config, self.kv = config, kv
         self.device = torch.device(plan.device)
         dtype = getattr(torch, plan.dtype)
@@ -78,7 +83,9 @@ class Executor:
             full=full,
             min_leave=config.min_leave,
         )
+        self._peeks = Word.LOGITS in plan.policy.needs
         self._residents = Residents(config.num_slots)
+        self._chains = any(option.chains for option in plan.model.options)
         self._in_flight: deque[tuple[int, Emitted]] = deque()
 
     @property
@@ -121,6 +128,8 @@ class Executor:
         emits = prompt.emit[finish] & ~known
         num_leave = min(num_decode, self.config.leave_places or num_decode)
         columns = self._tensor(prompt.columns)
+        asking = np.flatnonzero(prompt.exit_at == 0) + num_decode
+        asks = np.concatenate((np.arange(num_decode), asking))
         return TickTensors(
             tick=tick.tick,
             decode_slots=self._tensor(decode),
@@ -137,8 +146,11 @@ class Executor:
             emit=self._tensor(np.flatnonzero(emits)),
             resume=self._tensor(finish[known]),
             score=self._tensor(np.flatnonzero(prompt.target[finish] >= 0)),
+            tail=self._tensor(_tails(prompt)) if self._chains else None,
+            asks=self._tensor(asks),
             tiles=make_tiles(num_decode, prompt.cell_start, self.device),
             coda_tiles=make_tiles(num_leave, _finishing_cells(prompt), self.device),
+            ask_tiles=single_tiles(len(asks), self.device) if self._peeks else None,
             num_chunks=tick.num_chunks,
             num_leave=num_leave,
             has_prompt=len(prompt) > 0,
@@ -168,9 +180,18 @@ def _make_slots(
         dtype=getattr(torch, plan.dtype),
         device=device,
         full=plan.exit_mode == "full",
+        hides=kv.hides,
         policy_state=policy.state(shape.vocab_size, shape.state_width),
         policy_params=plan.policy.params,
+        model_options=plan.model.options,
+        table_widths=shape.table_widths,
     )
+
+
+def _tails(prompt: PromptRows) -> I64:
+    """The last row of each cell that ends in this tick."""
+    rows = prompt.cell_start[1:] - 1
+    return rows[prompt.last[rows]] if len(rows) else rows
 
 
 def _finishing_cells(prompt: PromptRows) -> I64:

@@ -15,6 +15,7 @@ from torch import Tensor
 from rlt_core.contract.protocols import StateSpec
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.runtime.batch import NUM_BIAS, NUM_STOP_IDS, EngineConfig, SlotParams
+from rlt_core.runtime.options import OptionSlots
 
 # Phases of a slot.
 EMPTY, PROMPT, READY, RUN, LEAVING, DONE = range(6)
@@ -36,6 +37,9 @@ class Slots:
     token, position, depth, num_out, phase int64 [S + 1]; page_limit int64 [S + 1] (0 for the
     sentinel: it always parks); state [homes, W]; read_state the same when the mode is full;
     read_depth int64 [homes] (0: not decided yet); tables int32 [S + 1, table rows, pages].
+    options: the model's own; None for a model without any.
+    key_depth: int64 [S + 1, positions + 1], the KV depth of every position (the engine's largest
+    until its row leaves); None unless the layout hides what an exit left unwritten.
     """
 
     def __init__(
@@ -49,8 +53,11 @@ class Slots:
         dtype: torch.dtype,
         device: torch.device,
         full: bool,
+        hides: bool,
         policy_state: Sequence[StateSpec],
         policy_params: Sequence[ParamSpec],
+        model_options: Sequence[ParamSpec] = (),
+        table_widths: Mapping[str, int] | None = None,
     ) -> None:
         s, self.homes = config.num_slots, config.num_slots + 1 + config.num_places
         self.sentinel, self.vocab_size, self.device = s, vocab_size, device
@@ -84,6 +91,17 @@ class Slots:
         }
         self.use_policy = torch.zeros(s + 1, dtype=torch.bool, device=device)
         self.seed, self.state_seed = ints(s + 1), ints(s + 1)
+        self.options: OptionSlots | None = None
+        if model_options:
+            self.options = OptionSlots(
+                model_options,
+                num_slots=s,
+                max_len=config.max_len,
+                widths=table_widths or {},
+                state_seed=self.state_seed,
+                dtype=dtype,
+                device=device,
+            )
         self.stop_ids = ints(s + 1, NUM_STOP_IDS, fill=-1)
         self.scalar_params = {
             spec.name: torch.zeros(s + 1, dtype=torch.float32, device=device)
@@ -96,6 +114,11 @@ class Slots:
             for spec in policy_params
             if spec.kind == "depths"
         }
+        self.key_depth: Tensor | None = None
+        if hides:
+            # One column more: a finished slot may stand one past its last page.
+            shape = (s + 1, config.table_width * config.page_size + 1)
+            self.key_depth = ints(*shape, fill=config.max_depth)
         # Made when a request first needs them: 5 bytes a slot and vocabulary entry.
         self.counts: Tensor | None = None
         self.in_prompt: Tensor | None = None
@@ -111,6 +134,8 @@ class Slots:
         """Put the parameters of new residents in place; they are in phase PROMPT."""
         at = self._tensor(new.slot)
         self.phase[at] = PROMPT
+        if self.key_depth is not None:
+            self.key_depth[at] = self.config.max_depth
         self.num_out[at] = torch.tensor(
             [len(tokens) for tokens in new.output_tokens], dtype=torch.int64, device=self.device
         )
@@ -118,6 +143,8 @@ class Slots:
             target[at] = self._tensor(getattr(new, name)).to(target.dtype)
         for name in ("use_policy", "seed", "state_seed", "stop_ids"):
             getattr(self, name)[at] = self._tensor(getattr(new, name))
+        if self.options is not None and new.options is not None:
+            self.options.admit(new.options, at)
         for name, target in self.scalar_params.items():
             target[at] = self._tensor(new.params[name])
         for target in self.trace.values():
@@ -134,13 +161,24 @@ class Slots:
             out[name] = values[slot, index]
         return out
 
-    def reset_policy(self, homes: Tensor, mask: Tensor) -> None:
-        """Start values of the policy's state where mask, for rows that enter at depth 1."""
+    def policy_rows(self, homes: Tensor, enters: Tensor) -> dict[str, Tensor]:
+        """The policy's state of rows [R, ...]; start values where they enter at depth 1."""
+        found = {}
         for spec in self.policy_specs:
-            tensor = self.policy_state[spec.name]
-            where = mask.view(-1, *([1] * len(spec.shape)))
-            initial = torch.full_like(tensor[:1], spec.initial)
-            tensor[homes] = torch.where(where, initial, tensor[homes])
+            kept = self.policy_state[spec.name][homes]
+            where = enters.view(-1, *([1] * len(spec.shape)))
+            found[spec.name] = torch.where(where, torch.full_like(kept[:1], spec.initial), kept)
+        return found
+
+    def note_depth(
+        self, slot: Tensor, position: Tensor, depth: Tensor | None, where: Tensor
+    ) -> None:
+        """Set the KV depth of rows' positions where `where`, all [R]; None: the largest. Nothing
+        unless the layout hides keys."""
+        if self.key_depth is not None:
+            # The others write to the sentinel, so that no entry is written twice.
+            at = torch.where(where, slot, self.sentinel)
+            self.key_depth[at, position] = self.config.max_depth if depth is None else depth
 
     def _admit_penalties(self, new: SlotParams, at: Tensor) -> None:
         if self.counts is None or self.in_prompt is None:

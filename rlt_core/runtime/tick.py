@@ -48,12 +48,14 @@ class TickProgram:
         """Run the tick; events, scores and counts come back as device tensors."""
         enters, parked = self._entering(t)
         batch = self._batch(t, enters)
+        self.slots.note_depth(batch.slot, batch.position, None, batch.enters)
         self._prelude(t, batch)
         before = self.slots.state[batch.home]
         ctx = self._launch(t, batch)
         state = torch.where(batch.live[:, None], self.model.loop(before, ctx), before)
         decided, done = self.decide(batch, state, before, ctx, t)
         self._keep(t, batch, state, decided, done)
+        self._hand_on(t)
         self._fill(batch, decided)
         out = self._leave(t)
         out.counts = self._counts(batch, decided, parked, t)
@@ -80,7 +82,6 @@ class TickProgram:
         home = torch.cat((rows, prompt_home))
         all_enter = torch.cat((enters, first))
         s.read_depth[home] = torch.where(all_enter, 0, s.read_depth[home])
-        s.reset_policy(home, all_enter)
         # In mode skip a forced row that has left stands still while its cell goes on.
         prompt_live = torch.ones_like(first) if self.full else s.read_depth[prompt_home] == 0
         return Batch(
@@ -100,9 +101,18 @@ class TickProgram:
         s = self.slots
         tokens = torch.cat((s.token[t.decode_slots], t.token))
         entering = boundary_rows(batch, batch.enters, t.tiles, t.num_chunks)
-        ctx = Launch(self.services, entering, s.tables, s.state_seed[batch.slot])
+        ctx = Launch(self.services, entering, s, chained=self._chained(batch))
         state = self.model.prelude(tokens, ctx)
         s.state[batch.home] = torch.where(batch.enters[:, None], state, s.state[batch.home])
+
+    def _chained(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """Read-out states of the positions before, and for which rows they are given."""
+        s = self.slots
+        if s.options is None or s.options.chains is None:
+            return None
+        # A slot's home holds its last position's state until the next one has entered.
+        given = s.options.chains[batch.slot] & (batch.rule == 1) & (batch.position > 0)
+        return s.read_state[batch.slot], given
 
     def _launch(self, t: TickTensors, batch: Batch) -> Launch:
         loops = self.slots.int_params["loops"][batch.slot]
@@ -117,8 +127,7 @@ class TickProgram:
             tiles=t.tiles,
             num_chunks=t.num_chunks,
         )
-        seed = self.slots.state_seed[batch.slot]
-        return Launch(self.services, rows, self.slots.tables, seed)
+        return Launch(self.services, rows, self.slots)
 
     def _keep(
         self, t: TickTensors, batch: Batch, state: Tensor, decided: Tensor, done: Tensor
@@ -134,11 +143,21 @@ class TickProgram:
         s.phase[rows] = torch.where(left, LEAVING, s.phase[rows])
         s.left_at[rows] = torch.where(left, t.tick, s.left_at[rows])
 
+    def _hand_on(self, t: TickTensors) -> None:
+        """The last state of a cell that ends goes to its slot's home, for the next position."""
+        if t.tail is not None:
+            s = self.slots
+            s.read_state[t.slot[t.tail]] = s.read_state[t.place[t.tail] + s.sentinel + 1]
+
     def _fill(self, batch: Batch, decided: Tensor) -> None:
-        """Deeper planes of rows that leave early take the values of their last plane."""
-        if self.full or not self._fills:
-            return
+        """Deeper planes of rows that leave early take the values of their last plane, or their
+        position is hidden there."""
         s = self.slots
+        if self.full:
+            return
+        s.note_depth(batch.slot, batch.position, batch.depth, decided)
+        if not self._fills:
+            return
         loops = s.int_params["loops"][batch.slot]
         source, targets = self.tables.exits(batch.rule, loops, batch.depth, decided)
         self.services.pool.fill(s.tables, batch.slot, batch.position, source, targets)
@@ -163,7 +182,7 @@ class TickProgram:
             tiles=t.coda_tiles,
             num_chunks=t.num_chunks,
         )
-        ctx = Launch(self.services, coda_rows, s.tables, s.state_seed[all_slot])
+        ctx = Launch(self.services, coda_rows, s)
         state = self.model.coda(s.read_state[home], ctx)
         return self.emitter(self.model, state, slot, home, position, t, ctx)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -17,7 +17,11 @@ class TickTensors:
 
     prompt_*: int64 or bool [N] as in PromptRows. finish: int64 [F], rows of the prompt part
     whose cell ends. emit, score: int64, places among the F rows that give the next token, or a
-    logprob of a known one. tiles of (R + N) rows, of the N rows of cells, of (leave + F) rows.
+    logprob of a known one. tail: int64, the last rows of the cells that end, of the prompt part;
+    None unless the model reads predecessors. asks: int64 [A], rows of all R + N that
+    leave by the policy's word: decode rows, and forced ones without a depth of their own.
+    tiles of (R + N) rows, of (leave + F) rows, and of the A rows alone (None unless the policy
+    reads logits).
     """
 
     tick: int
@@ -35,8 +39,11 @@ class TickTensors:
     emit: Tensor
     resume: Tensor
     score: Tensor
+    asks: Tensor
+    tail: Tensor | None
     tiles: Tiles
     coda_tiles: Tiles
+    ask_tiles: Tiles | None
     num_chunks: int
     num_leave: int
     has_prompt: bool
@@ -54,6 +61,10 @@ class Batch:
     exit_at: Tensor
     live: Tensor
     enters: Tensor
+
+    def rows(self, index: Tensor) -> Batch:
+        """These rows alone; index int64 [A]."""
+        return Batch(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 def boundary_rows(batch: Batch, live: Tensor, tiles: Tiles, num_chunks: int) -> Rows:

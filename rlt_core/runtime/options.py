@@ -1,0 +1,104 @@
+"""A model's own options on the device: a value per slot, and the tables that requests brought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rlt_core.contract.errors import PluginError
+from rlt_core.contract.specs import STATE_SEED, ParamSpec
+from rlt_core.runtime.batch import MAX_TABLES, OptionColumns, TableUpload
+
+DTYPES = {"float": torch.float32, "int": torch.int64, "flag": torch.bool}
+
+
+class OptionSlots:
+    """The options that a model declared, for S slots and the sentinel.
+
+    values: [S + 1] per scalar, as LoopContext.option gives it; `state_seed` belongs to Slots and
+    is only listed here. chains bool [S + 1]: requests that read their predecessor's state; None
+    for a model that cannot. A table option has one tensor [places, positions, columns], made
+    when the first request brings one.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ParamSpec],
+        *,
+        num_slots: int,
+        max_len: int,
+        widths: Mapping[str, int],
+        state_seed: Tensor,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        def full(kind: torch.dtype, value: float) -> Tensor:
+            return torch.full((num_slots + 1,), value, dtype=kind, device=device)
+
+        self.values = {
+            spec.name: full(DTYPES[spec.kind], spec.default or 0)
+            for spec in specs
+            if spec.kind in DTYPES
+        }
+        if STATE_SEED in self.values:
+            self.values[STATE_SEED] = state_seed
+        self.table_at = {s.name: full(torch.int64, -1) for s in specs if s.kind == "table"}
+        chained = any(spec.chains for spec in specs)
+        self.chains = full(torch.bool, False) if chained else None
+        self._widths, self._max_len = dict(widths), max_len
+        self._tables: dict[str, Tensor] = {}
+        self._dtype, self._device = dtype, device
+
+    def admit(self, new: OptionColumns, at: Tensor) -> None:
+        """Put the options of new residents of the slots `at` in place."""
+        for name, column in new.scalars.items():
+            self.values[name][at] = self._tensor(column)
+        for name, column in new.tables.items():
+            self.table_at[name][at] = self._tensor(column)
+        if self.chains is not None:
+            self.chains[at] = self._tensor(new.chains)
+        for upload in new.uploads:
+            self._put(upload)
+
+    def value(self, name: str, slot: Tensor) -> Tensor:
+        """A scalar of rows in slots int64 [R]: [R]."""
+        if name not in self.values:
+            raise _undeclared("option", name, self.values)
+        return self.values[name][slot]
+
+    def table(self, name: str, slot: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """(values [R, columns], given bool [R]) of rows at positions int64 [R]."""
+        if name not in self.table_at:
+            raise _undeclared("table", name, self.table_at)
+        place = self.table_at[name][slot]
+        given = place >= 0
+        if name not in self._tables:
+            shape = (len(slot), self._widths[name])
+            return torch.zeros(shape, dtype=self._dtype, device=self._device), given
+        # A finished slot's row stands one past the end.
+        rows = self._tables[name][place.clamp(min=0), position.clamp(max=self._max_len - 1)]
+        return torch.where(given[:, None], rows, 0), given
+
+    def _put(self, upload: TableUpload) -> None:
+        """Write a table; the tensor doubles when its places are used up."""
+        have = None if upload.alone else self._tables.get(upload.name)
+        num = 0 if have is None else len(have)
+        if upload.index >= num:
+            places = max(upload.index + 1, min(2 * num, MAX_TABLES))
+            shape = (places, self._max_len, self._widths[upload.name])
+            grown = torch.zeros(shape, dtype=self._dtype, device=self._device)
+            if have is not None:
+                grown[:num] = have
+            self._tables[upload.name] = grown
+        values = self._tensor(upload.values).to(self._dtype)
+        self._tables[upload.name][upload.index, : len(values)] = values
+
+    def _tensor(self, array: object) -> Tensor:
+        return torch.as_tensor(array, device=self._device)
+
+
+def _undeclared(kind: str, name: str, known: Mapping[str, object]) -> PluginError:
+    there = ", ".join(known) or "none"
+    return PluginError("model", f"asked for the {kind} '{name}'; it declares {there}")
