@@ -28,6 +28,8 @@ PROJECTS = {
 ALLOWED = {
     "torch",
     "transformers",
+    "tokenizers",
+    "jinja2",
     "safetensors",
     "numpy",
     "pluggy",

@@ -33,9 +33,11 @@ class Entry:
             read = read_prompt(prompt, builder, tokenizer)
             self.text, self.tokens = read.text, read.tokens.tolist()
             check_text_options(params, tokenizer)
-            requests = builder.generate(read.tokens, params, request_ids)
+            end_ids = None if read.turn is None else read.turn.end_ids
+            requests = builder.generate(read.tokens, params, request_ids, turn_end_ids=end_ids)
             self.collectors = [
-                Collector(request, params, tokenizer, i) for i, request in enumerate(requests)
+                Collector(request, params, tokenizer, i, read.turn)
+                for i, request in enumerate(requests)
             ]
         except RequestError as error:
             self._refused = error

@@ -9,8 +9,9 @@ from rlt_core.api.outputs import CompletionOutput, Increment, Logprob
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.api.stop_strings import StopMatcher
 from rlt_core.api.tokenizer import Tokenizer
+from rlt_core.api.turn import Turn
 from rlt_core.contract.errors import RequestError
-from rlt_core.schedule.request import FINISH_REASONS, RUNNING, STOP, EngineRequest
+from rlt_core.schedule.request import ABORT, FINISH_REASONS, RUNNING, STOP, EngineRequest
 
 Alternatives = Sequence[tuple[int, float]]  # (token id, logprob), best first
 
@@ -28,6 +29,7 @@ class Collector:
         params: SamplingParams,
         tokenizer: Tokenizer | None,
         index: int = 0,
+        turn: Turn | None = None,
     ) -> None:
         self.request, self.index = request, index
         self.done = False
@@ -38,17 +40,21 @@ class Collector:
             params.stop if isinstance(params.stop, tuple) else (),
             include=params.include_stop_str_in_output,
         )
+        self._splitter = None if turn is None else turn.splitter()
         self._text: list[str] = []
+        self._reasoning: list[str] = []
         self._records: list[tuple[int, int, float, int, Alternatives]] = []
         self._finish: str | None = None
         self._stop_reason: int | str | None = None
-        self._sent_tokens, self._sent_texts, self._sent_end = 0, 0, False
+        self._sent_tokens, self._sent_texts, self._sent_reasoning = 0, 0, 0
+        self._sent_end = False
         self._detokenizer: Detokenizer | None = None
         if tokenizer is not None:
             self._detokenizer = Detokenizer(
                 tokenizer,
                 request.prompt.tolist(),
                 skip_special_tokens=params.skip_special_tokens,
+                shown=() if turn is None else turn.tag_ids,
             )
 
     def take(
@@ -73,6 +79,11 @@ class Collector:
         """The scored token at `position` + 1."""
         self.scores[position] = (logprob, rank, depth, others)
 
+    def stop(self) -> None:
+        """Ends the answer with what has come; the engine must be told by the caller."""
+        if not self.done:
+            self._finished(-1, ABORT)
+
     def fail(self, error: RequestError) -> None:
         """Ends the request with an error."""
         self.error, self.done = error, True
@@ -85,8 +96,9 @@ class Collector:
     def news(self) -> Increment:
         """What was added since the last call."""
         records, texts = self._records[self._sent_tokens :], self._text[self._sent_texts :]
+        reasoning = self._reasoning[self._sent_reasoning :]
         self._sent_tokens, self._sent_texts = len(self._records), len(self._text)
-        self._sent_end = self.done
+        self._sent_reasoning, self._sent_end = len(self._reasoning), self.done
         return Increment(
             index=self.index,
             text="".join(texts),
@@ -94,6 +106,7 @@ class Collector:
             exit_depths=tuple(record[1] for record in records),
             finish_reason=self._finish,
             stop_reason=self._stop_reason,
+            reasoning="".join(reasoning),
         )
 
     def output(self) -> CompletionOutput:
@@ -107,6 +120,7 @@ class Collector:
             seed=self.request.seed,
             finish_reason=self._finish,
             stop_reason=self._stop_reason,
+            reasoning=self._all_reasoning(),
             logprobs=self._logprobs() if wants_logprobs else None,
             cumulative_logprob=sum(r[2] for r in self._records) if wants_logprobs else None,
         )
@@ -125,9 +139,24 @@ class Collector:
         if self._detokenizer is None:
             return
         if finish != STOP or self._params.include_stop_str_in_output:
-            self._text.append(self._stops.feed(self._detokenizer.feed(token)))
+            self._add(self._stops.feed(self._detokenizer.feed(token)))
         if finish != RUNNING:
-            self._text.append(self._stops.feed(self._detokenizer.flush()))
+            self._add(self._stops.feed(self._detokenizer.flush()))
+
+    def _add(self, text: str) -> None:
+        """Text that no stop string can take back."""
+        if self._splitter is None:
+            self._text.append(text)
+        else:
+            self._add_parts(*self._splitter.feed(text))
+
+    def _add_parts(self, reasoning: str, answer: str) -> None:
+        self._reasoning.append(reasoning)
+        self._text.append(answer)
+
+    def _all_reasoning(self) -> str | None:
+        opened = self._splitter is not None and self._splitter.opened
+        return "".join(self._reasoning) if opened else None
 
     def _finished(self, token: int, finish: int) -> None:
         reason = None
@@ -135,10 +164,12 @@ class Collector:
             reason = token
         if self._detokenizer is not None:
             # An end without a token (abort) has not flushed the detokenizer yet.
-            self._text.append(self._stops.feed(self._detokenizer.flush()) + self._stops.flush())
+            self._add(self._stops.feed(self._detokenizer.flush()) + self._stops.flush())
         self._end(FINISH_REASONS[finish], reason)
 
     def _end(self, finish: str, reason: int | str | None) -> None:
+        if self._splitter is not None:
+            self._add_parts(*self._splitter.flush())
         self._finish, self._stop_reason, self.done = finish, reason, True
 
     def _logprobs(self) -> list[dict[int, Logprob]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rlt_core.api.tokenizer import Tokenizer
 
@@ -15,13 +15,20 @@ class Detokenizer:
     is left of one, once, at the end. All increments together are the same text however the
     tokens are fed. No byte of the prompt is part of it: the prompt's last token only says how
     the first generated one is joined. Each token costs the same, whatever the length so far.
+    shown: special tokens that are text all the same.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+        shown: Collection[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = skipped.difference(shown)
         self._previous = next((t for t in reversed(prompt) if t not in self._skipped), None)
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
 

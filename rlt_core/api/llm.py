@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
 import msgspec
 
 from rlt_core.api.batch import Batch, Entry
+from rlt_core.api.chat import ChatFormat
+from rlt_core.api.chat_messages import as_conversations
 from rlt_core.api.defaults import read_generation_defaults
 from rlt_core.api.dispatch import Dispatcher
 from rlt_core.api.engine_options import stage_config
@@ -59,6 +61,7 @@ class LLM:
         config = _resolved(stage_config(model, **options))
         self.model_path = config.model_path
         self.tokenizer = _tokenizer(tokenizer, config.model_path)
+        self._chat = ChatFormat(self.tokenizer, config.model_path)
         defaults = read_generation_defaults(config.model_path)
         self._client: Client = LocalClient(config) if in_process else StageClient(config)
         self._finalizer = weakref.finalize(self, self._client.close)
@@ -118,6 +121,56 @@ class LLM:
         (params,) = spread_params(sampling_params, 1)
         batch = Batch(self._entries([prompt], [params]), self._builder)
         return RequestStream(batch, self._dispatcher)
+
+    def chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | os.PathLike[str] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Any] | None = None,
+        progress: bool | None = None,
+        on_error: OnError | None = None,
+    ) -> list[RequestOutput]:
+        """The next turn of a conversation, or of each of a list of conversations.
+
+        messages: [{"role": "user", "content": "..."}, ...], or a list of such lists. The
+        checkpoint's own chat template writes them out, exactly as transformers does, and the
+        result is read as it is: no start token or other text is added.
+        `RequestOutput.prompt` is what was written. Reasoning in a think block is in `.reasoning`,
+        `.text` is the answer alone; both come of the same tokens as in `generate`, whose other
+        arguments count here too. A turn also ends at the tokenizer's own end-of-text token.
+
+        continue_final_message goes on in the last message (with add_generation_prompt=False).
+        chat_template: another one, as a file, as text, or by the name that the checkpoint gives
+        it. chat_template_kwargs: variables that it reads (enable_thinking). tools: JSON schemas,
+        or functions with type hints and docstrings, as transformers takes them.
+        CheckpointError without a template, RequestError for options that cannot work; a wrong
+        conversation fails alone.
+        """
+        items, single = as_conversations(messages)
+        options: dict[str, Any] = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "chat_template": chat_template,
+            "chat_template_kwargs": chat_template_kwargs,
+            "tools": tools,
+        }
+        prompts = [self._chat.conversation(item, **options) for item in items]
+        how = on_error or ("raise" if single else "return")
+        return self.generate(prompts, sampling_params, progress=progress, on_error=how)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Any],
+        sampling_params: SamplingParams | None = None,
+        **options: Any,
+    ) -> RequestStream:
+        """Increments of one conversation's next turn; the options are those of `chat`."""
+        return self.stream(self._chat.conversation(messages, **options), sampling_params)
 
     def score(
         self,

@@ -44,8 +44,10 @@ class CompletionOutput:
     """One of the n answers of a request.
 
     exit_depths[i] is the depth, from 1, at which token i was read. text is None without a
-    tokenizer. finish_reason: "stop", "length", "abort" or "error"; stop_reason: the stop string,
-    or the id of `stop_token_ids`, that ended it (None for the model's own end and for others).
+    tokenizer. reasoning is what an answer of `LLM.chat` says in its think block, and is not part
+    of text; None where there is no block. finish_reason: "stop", "length", "abort" or "error";
+    stop_reason: the stop string, or the id of `stop_token_ids`, that ended it (None for the
+    model's own end and for others).
     logprobs (when asked): per token, id -> Logprob of that token and the alternatives.
     """
 
@@ -56,6 +58,7 @@ class CompletionOutput:
     seed: int
     finish_reason: str | None
     stop_reason: int | str | None = None
+    reasoning: str | None = None
     logprobs: list[dict[int, Logprob]] | None = None
     cumulative_logprob: float | None = None
 
@@ -108,8 +111,8 @@ class ScoreOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
-    """What a streamed answer gained: `text` may be empty while bytes or a possible stop string
-    are held back. The last one has a finish_reason."""
+    """What a streamed answer gained: `text` and `reasoning` may be empty while bytes, a possible
+    stop string or a possible tag are held back. The last one has a finish_reason."""
 
     index: int
     text: str
@@ -117,3 +120,4 @@ class Increment:
     exit_depths: tuple[int, ...]
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    reasoning: str = ""

@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rlt_core.api.chat import Conversation
 from rlt_core.api.requests import RequestBuilder
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.api.tokenizer import Tokenizer
+from rlt_core.api.turn import Turn
 from rlt_core.contract.errors import RequestError
 from rlt_core.runtime.batch import I64
 
-Prompt = str | Mapping[str, object]
+Prompt = str | Mapping[str, object] | Conversation
 _IDS = "prompt_token_ids"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPrompt:
-    """A prompt in numbers; `text` is None when it came as token ids."""
+    """A prompt in numbers; `text` is None when it came as token ids, `turn` when it is no chat."""
 
     text: str | None
     tokens: I64
+    turn: Turn | None = None
 
 
 def read_prompt(prompt: object, builder: RequestBuilder, tokenizer: Tokenizer | None) -> ReadPrompt:
-    """Text or {"prompt_token_ids": [...]}; RequestError for anything else."""
+    """Text, {"prompt_token_ids": [...]} or a Conversation; RequestError for anything else."""
     if isinstance(prompt, str):
         return ReadPrompt(text=prompt, tokens=_encode(prompt, builder, tokenizer))
     if isinstance(prompt, Mapping):
@@ -34,6 +37,10 @@ def read_prompt(prompt: object, builder: RequestBuilder, tokenizer: Tokenizer | 
         text = prompt.get("prompt")
         tokens = builder.tokens(_IDS, prompt[_IDS])
         return ReadPrompt(text=text if isinstance(text, str) else None, tokens=tokens)
+    if isinstance(prompt, Conversation):
+        chat = prompt.rendered
+        tokens = builder.tokens("messages", chat.tokens)
+        return ReadPrompt(text=chat.text, tokens=tokens, turn=chat.turn)
     raise RequestError(
         "prompt",
         f"a prompt is text or {{'{_IDS}': [...]}}, not {type(prompt).__name__}",
@@ -42,7 +49,7 @@ def read_prompt(prompt: object, builder: RequestBuilder, tokenizer: Tokenizer | 
 
 def as_list(prompts: object) -> tuple[list[object], bool]:
     """(prompts, whether it was a single one)."""
-    if isinstance(prompts, (str, Mapping)):
+    if isinstance(prompts, (str, Mapping, Conversation)):
         return [prompts], True
     if isinstance(prompts, Sequence):
         return list(prompts), False

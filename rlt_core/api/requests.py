@@ -27,14 +27,24 @@ class RequestBuilder:
         self._eos = tuple(dict.fromkeys((*report.eos_token_ids, *defaults.eos_token_ids)))
 
     def generate(
-        self, prompt: I64, params: SamplingParams, request_ids: Iterable[int]
+        self,
+        prompt: I64,
+        params: SamplingParams,
+        request_ids: Iterable[int],
+        *,
+        turn_end_ids: tuple[int, ...] | None = None,
     ) -> list[EngineRequest]:
-        """The n requests of one prompt; RequestError naming what is out of range."""
+        """The n requests of one prompt; RequestError naming what is out of range.
+
+        turn_end_ids: what ends a turn of a chat besides the model's own end; None for no chat.
+        """
         if len(prompt) + 1 > self._report.max_len:
             raise RequestError("prompt", self._too_long(len(prompt), " and at least 1 output"))
         max_tokens = params.max_tokens or self._report.max_len
         depths = self._depths.read(params, max_tokens)
-        stop_ids = self._stop_ids(params)
+        stop_ids = self._stop_ids(params, turn_end_ids or ())
+        if turn_end_ids is not None and not (stop_ids or params.stop or params.ignore_eos):
+            raise RequestError("stop_token_ids", _ENDLESS)
         self._check_bias(params.logit_bias or {})
         seed = secrets.randbits(SEED_BITS) if params.seed is None else params.seed
         sampling = self.sampling(params)
@@ -123,7 +133,7 @@ class RequestBuilder:
         """Names of the sampling values that generation_config.json gave."""
         return tuple(n for n in self._defaults.values if getattr(params, n) is None)
 
-    def _stop_ids(self, params: SamplingParams) -> tuple[int, ...]:
+    def _stop_ids(self, params: SamplingParams, turn_end_ids: tuple[int, ...]) -> tuple[int, ...]:
         for token in params.stop_token_ids:
             if token >= self._report.vocab_size:
                 raise RequestError(
@@ -131,7 +141,7 @@ class RequestBuilder:
                     f"token id {token} is outside the vocabulary "
                     f"(0 to {self._report.vocab_size - 1})",
                 )
-        eos = () if params.ignore_eos else self._eos
+        eos = () if params.ignore_eos else tuple(dict.fromkeys((*self._eos, *turn_end_ids)))
         ids = tuple(dict.fromkeys((*eos, *params.stop_token_ids)))
         if len(ids) > MAX_STOP_IDS:
             raise RequestError(
@@ -156,6 +166,10 @@ class RequestBuilder:
         )
 
 
+_ENDLESS = (
+    "no file of the checkpoint names an end-of-text token, so that no turn would end\n"
+    "Fix: give stop_token_ids or stop (--stop-token-ids, --stop), or ignore_eos"
+)
 _NEUTRAL: dict[str, float | int] = {
     "temperature": 1.0,
     "top_p": 1.0,

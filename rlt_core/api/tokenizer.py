@@ -31,19 +31,33 @@ class Tokenizer(Protocol):
         ...
 
 
-class LibraryTokenizer:
-    """A tokenizer of the `tokenizers` or `transformers` library."""
+class ChatTokenizer(Tokenizer, Protocol):
+    """What a chat needs besides."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def encode_rendered(self, text: str) -> list[int]:
+        """Token ids of a text that a chat template wrote: special tokens stand in it by their
+        names, and none is added."""
+        ...
+
+
+class LibraryTokenizer:
+    """A tokenizer of the `tokenizers` or `transformers` library, and the folder it came from."""
+
+    def __init__(self, tokenizer: Any, folder: Path | None = None) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        self._encoder = tokenizer
+        self.library, self.folder = tokenizer, folder
         self._backend = tokenizer if backend is None else backend
         self.special_ids = _special_ids(tokenizer, self._backend)
         self._pieces: Pieces = byte_pieces(self._backend) or PairPieces(self._backend)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt; UnicodeError or TypeError for text that is no Unicode text."""
-        encoded = self._encoder.encode(text)
+        encoded = self.library.encode(text)
+        return [int(token) for token in getattr(encoded, "ids", encoded)]
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Token ids of a text that holds its special tokens written out; none is added."""
+        encoded = self.library.encode(text, add_special_tokens=False)
         return [int(token) for token in getattr(encoded, "ids", encoded)]
 
     def piece(self, previous: int | None, token: int) -> bytes:
@@ -61,9 +75,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer | None:
     file = folder / "tokenizer.json" if folder.is_dir() else folder
     try:
         if file.is_file():
-            return LibraryTokenizer(_from_file(file))
+            return LibraryTokenizer(_from_file(file), file.parent)
         if any((folder / name).is_file() for name in _OTHER_FILES):
-            return LibraryTokenizer(_from_transformers(folder))
+            return LibraryTokenizer(from_transformers(folder), folder)
     except Exception as error:  # the libraries raise bare Exception, OSError, ValueError, ...
         reason = f"the tokenizer cannot be read: {_first_line(error)}"
         fix = "give another with --tokenizer (tokenizer=), or token ids instead of text"
@@ -88,7 +102,8 @@ def _from_file(file: Path) -> Any:
     return tokenizer
 
 
-def _from_transformers(folder: Path) -> Any:
+def from_transformers(folder: Path) -> Any:
+    """The folder's tokenizer as transformers loads it, without remote code."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(
