@@ -61,6 +61,7 @@ class Options:
     chains: bool = False
 
 
+NO_OPTIONS = Options()
 # What a model that declares these options finds where a request leaves them out.
 DEFAULTS = {"state_scale": 1.0, "warm_start": False}
 
@@ -81,7 +82,7 @@ class DenseContext:
         depth: int,
         seen: Tensor,
         num_depths: int,
-        options: Options,
+        options: Options = NO_OPTIONS,
         before: Tensor | None = None,
     ) -> None:
         self._kept, self.positions, self._seen = kept, positions, seen
@@ -139,7 +140,8 @@ class DenseContext:
     def option_table(self, name: str) -> tuple[Tensor, Tensor]:
         if name in self._options.tables:
             return self._options.tables[name][self.positions], self._all(True)
-        return self._nothing(), self._all(False)
+        # One column of zeros stands for any width.
+        return self._nothing()[:, :1], self._all(False)
 
     def previous(self) -> tuple[Tensor, Tensor]:
         if self._before is not None:
