@@ -72,7 +72,7 @@ def test_a_policy_needs_its_signal_of_the_model() -> None:
     assert conflict.left.startswith("exit policy 'gate' (rlt-core ")
     assert conflict.right == "model 'counter' (rlt-counter 1.0)"
     assert "needs gate" in conflict.reason
-    assert error.fixes == ("--exit-policy fixed",)
+    assert error.fixes == tuple(f"--exit-policy {other}" for other in ("cosine", "fixed", "latent"))
 
 
 def test_the_checkpoint_s_own_policy_falls_back_to_fixed_and_it_is_said() -> None:

@@ -22,7 +22,7 @@ class Word(str, Enum):
 
     # What a model can tell an exit policy after a loop.
     GATE = "gate", "The model gives a raw gate logit for every row after each loop."
-    STATE = "state", "The model shows its state after each loop."
+    STATE = "state", "The model shows its state before and after each loop."
     LOGITS = "logits", "Coda without storing, then head, may run on the state after any loop."
     # What else a model promises.
     ROW_COMPACTION = (
@@ -44,6 +44,7 @@ class Word(str, Enum):
     EXACT = "exact", "A row's bits depend on no neighbour, on its place or on the row count."
     SPLIT_PLANES = "split_planes", "Rows of one launch may read different planes."
     STORE_FALSE = "store_false", "It can attend without writing the pool."
+    HIDDEN_KEYS = "hidden_keys", "Keys that a layout hides count as absent: they weigh nothing."
 
 
 def promise(word: str) -> str:

@@ -29,6 +29,11 @@ class LayoutTables:
     positions and for generated ones. prompt_order: "depth" (a chunk runs all its positions one
     depth at a time) or "position" (all loops of one position before the next).
     kept: the planes that keep (and later get) pages once the prompt is done.
+    missing: what a reader finds of a position whose row left before it wrote the plane. "filled":
+    the plane itself, which an exit fills or the rules never miss. "hidden": nothing, as if the
+    position were absent; then loop d writes plane d - 1, no exit fills, and the layout's spec
+    needs `hidden_keys` of the attention backend. A position of KV depth e is seen in planes
+    0 .. e - 1; its own position a row always sees.
     """
 
     num_planes: int
@@ -36,6 +41,7 @@ class LayoutTables:
     decode: PlaneRule
     prompt_order: Literal["depth", "position"]
     kept: tuple[int, ...]
+    missing: Literal["filled", "hidden"] = "filled"
 
     @property
     def replay_is_serial(self) -> bool:

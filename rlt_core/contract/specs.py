@@ -26,7 +26,8 @@ class ParamSpec:
     one row of numbers per position, ModelShape.table_widths[name] wide.
     `minimum` and `maximum` are inclusive unless `exclusive_minimum`. `default` None means for a
     policy that the checkpoint gives it (ModelShape.exit_defaults, if the policy is the
-    checkpoint's own) or, failing that, that it is required; a model's scalars have a default, its tables have none and are optional.
+    checkpoint's own) or, failing that, that it is required; a model's scalars
+    have a default, its tables have none and are optional.
     chains: a request that sets it reads its predecessor's final state (LoopContext.previous), so
     known rows past its prompt are replayed one by one, and a strategy that guesses refuses it.
     """
@@ -58,8 +59,8 @@ class ModelShape:
 
     `config` is the model's own parsed configuration (any frozen object); the core hands it to
     the factory unread. `dtype` is a torch dtype's name. `exit_defaults` holds the checkpoint's
-    values for the parameters of `exit_policy` and of no other, e.g. {"exit_threshold": 1.0}. `table_widths` holds the columns
-    of every "table" option that the model declares.
+    values for the parameters of `exit_policy` and of no other, e.g. {"exit_threshold": 1.0}.
+    `table_widths` holds the columns of every "table" option that the model declares.
     """
 
     loops: int

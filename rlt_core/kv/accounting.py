@@ -45,6 +45,8 @@ def plan_kv(
     _check_tracks(shape.tracks)
     name = type(layout).__name__
     tables = tuple(checked_tables(name, layout, loops) for loops in range(1, max_depth + 1))
+    if len({table.missing for table in tables}) > 1:
+        raise PluginError(name, "KV layout tables: `missing` must be the same for every depth")
     tracks = _places(shape.tracks, tables)
     return KVPlan(
         tracks=tracks,

@@ -64,7 +64,7 @@ def check_tables(tables: LayoutTables, loops: int, name: str = "of unknown name"
 
     Lengths must be `loops`; prompts use planes below num_planes, generated tokens kept ones; an
     exit fills no plane that it just wrote, and none at depth D; two depths may share a plane in
-    the prompt only when it runs position by position.
+    the prompt only when it runs position by position. Tables that hide keys have a plane a depth.
     """
     planes = range(tables.num_planes)
     if tables.prompt_order not in ("depth", "position"):
@@ -73,6 +73,7 @@ def check_tables(tables: LayoutTables, loops: int, name: str = "of unknown name"
         raise _wrong(name, loops, f"kept {tables.kept} are not planes of {tables.num_planes}")
     _check_rule(name, loops, "prompt", tables.prompt, planes)
     _check_rule(name, loops, "decode", tables.decode, tables.kept)
+    _check_missing(name, loops, tables)
     overwrites = len(set(tables.prompt.write)) < loops
     if overwrites and tables.prompt_order == "depth":
         raise _wrong(
@@ -96,6 +97,18 @@ def _check_rule(
             raise _wrong(name, loops, f"{phase}.fill at exit {exit_depth} is {tuple(fill)}")
     if rule.fill[-1]:
         raise _wrong(name, loops, f"{phase}.fill at the last depth is {tuple(rule.fill[-1])}")
+
+
+def _check_missing(name: str, loops: int, tables: LayoutTables) -> None:
+    if tables.missing not in ("filled", "hidden"):
+        raise _wrong(name, loops, f"missing is '{tables.missing}'")
+    if tables.missing == "filled":
+        return
+    for phase, rule in (("prompt", tables.prompt), ("decode", tables.decode)):
+        # The device compares a position's KV depth with the number of the plane.
+        if tuple(rule.write) != tuple(range(loops)) or any(rule.fill):
+            reason = f"{phase} must write plane d - 1 in loop d and fill nothing to hide keys"
+            raise _wrong(name, loops, reason)
 
 
 def _by_depth(loops: int) -> PlaneRule:

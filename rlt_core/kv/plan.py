@@ -45,6 +45,11 @@ class KVPlan:
     tables: tuple[LayoutTables, ...]  # index D - 1, D = 1 .. max_depth
 
     @property
+    def hides(self) -> bool:
+        """Whether exits leave keys that deeper readers must not see (LayoutTables.missing)."""
+        return any(table.missing == "hidden" for table in self.tables)
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one page."""
         return self.page_elements * self.element_bytes

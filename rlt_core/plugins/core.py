@@ -74,6 +74,54 @@ def rlt_exit_policies() -> list[ExitPolicySpec]:
             ),
             needs=frozenset({Word.GATE, Word.VARIABLE_DEPTH}),
         ),
+        _policy(
+            id="latent",
+            summary="leaves when a loop moves the state by less than a part of its length",
+            factory="rlt_core.exits.latent:Latent",
+            signal=Word.STATE,
+            param=_threshold("length of the move over that of the state to leave below", 0.03),
+        ),
+        _policy(
+            id="cosine",
+            summary="leaves when a loop hardly turns the state",
+            factory="rlt_core.exits.cosine:Cosine",
+            signal=Word.STATE,
+            param=_threshold("1 - cosine of the turn to leave below", 1e-3),
+        ),
+        _policy(
+            id="entropy",
+            summary="leaves when the entropy of the next token settles",
+            factory="rlt_core.exits.entropy:Entropy",
+            signal=Word.LOGITS,
+            param=_threshold("change of the entropy, in nats, to leave below", 1e-3),
+        ),
+        _policy(
+            id="kl",
+            summary="leaves when the distribution of the next token hardly moves",
+            factory="rlt_core.exits.kl:KL",
+            signal=Word.LOGITS,
+            param=_threshold("divergence from the loop before, in nats, to leave below", 1e-3),
+        ),
+        _policy(
+            id="minp_kl",
+            summary="as kl, with all unlikely tokens alike",
+            factory="rlt_core.exits.minp_kl:MinPKL",
+            signal=Word.LOGITS,
+            param=_threshold("divergence from the loop before, in nats, to leave below", 1e-5),
+        ),
+        _policy(
+            id="argmax",
+            summary="leaves when the likeliest token has stayed the same for some loops",
+            factory="rlt_core.exits.argmax:Argmax",
+            signal=Word.LOGITS,
+            param=ParamSpec(
+                name="exit_threshold",
+                kind="int",
+                summary="loops in a row that did not change the likeliest token",
+                default=5,
+                minimum=1,
+            ),
+        ),
         ExitPolicySpec(
             id="trace",
             summary="replays recorded depths, one per output token",
@@ -86,6 +134,30 @@ def rlt_exit_policies() -> list[ExitPolicySpec]:
             needs=frozenset({Word.VARIABLE_DEPTH}),
         ),
     ]
+
+
+def _policy(
+    *, id: str, summary: str, factory: str, signal: Word, param: ParamSpec
+) -> ExitPolicySpec:
+    """A policy of one parameter that compares a signal from loop to loop."""
+    return ExitPolicySpec(
+        id=id,
+        summary=summary,
+        factory=factory,
+        params=(param,),
+        needs=frozenset({signal, Word.VARIABLE_DEPTH}),
+    )
+
+
+def _threshold(summary: str, default: float) -> ParamSpec:
+    return ParamSpec(
+        name="exit_threshold",
+        kind="float",
+        summary=summary,
+        default=default,
+        minimum=0.0,
+        exclusive_minimum=True,
+    )
 
 
 @hookimpl
@@ -130,7 +202,7 @@ def rlt_attention_backends() -> list[AttentionSpec]:
             factory="rlt_core.runtime.attention_torch:TorchAttention",
             devices=_DEVICES,
             dtypes=_DTYPES,
-            provides=frozenset({Word.EXACT, Word.SPLIT_PLANES, Word.STORE_FALSE}),
+            provides=frozenset({Word.EXACT, Word.SPLIT_PLANES, Word.STORE_FALSE, Word.HIDDEN_KEYS}),
         )
     ]
 

@@ -74,6 +74,7 @@ KEEPERS: dict[str, type[Spec]] = {
     Word.EXACT: AttentionSpec,
     Word.SPLIT_PLANES: AttentionSpec,
     Word.STORE_FALSE: AttentionSpec,
+    Word.HIDDEN_KEYS: AttentionSpec,
 }
 
 

@@ -76,3 +76,9 @@ class Plan:
     dtype: str
     max_depth: int
     notes: tuple[str, ...] = ()
+
+    @property
+    def exit_defaults(self) -> Mapping[str, float]:
+        """The checkpoint's values for the policy's parameters: they were chosen for the policy
+        that the checkpoint names, and say nothing of another one's parameter of the same name."""
+        return self.shape.exit_defaults if self.policy.id == self.shape.exit_policy else {}

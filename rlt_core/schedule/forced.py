@@ -17,20 +17,24 @@ from rlt_core.schedule.request import EngineRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRules:
-    """How a layout orders known rows: rows below (by_position) and from (serial) the border go one
-    at a time; drops: planes are given back at the border."""
+    """How known rows are ordered: rows below (by_position) and from (serial) the border go one at
+    a time, and so do those that ask the policy (alone); drops: planes are given back at the
+    border."""
 
     by_position: bool
     serial: bool
     drops: bool
+    alone: bool
 
 
-def cell_rules(tables: LayoutTables) -> CellRules:
-    """The rules of requests with these tables."""
+def cell_rules(tables: LayoutTables, *, alone: bool) -> CellRules:
+    """The rules of requests with these tables. alone: the policy reads logits of a coda that keeps
+    KV, so the coda of every earlier position must have run before a row asks."""
     return CellRules(
         by_position=tables.prompt_order == "position",
         serial=tables.replay_is_serial,
         drops=len(tables.kept) < tables.num_planes,
+        alone=alone,
     )
 
 
@@ -58,13 +62,18 @@ class Forced:
 
     def segment_end(self, start: int) -> int:
         """Where the cells that may share a chunk with row `start` end."""
-        rules = self.rules
+        rules, end = self.rules, len(self)
         if start < self.border and (rules.drops or rules.serial != rules.by_position):
-            return min(self.border, len(self))
-        return len(self)
+            end = min(self.border, end)
+        if rules.alone and self.exit_at is not None:
+            asking = np.flatnonzero(self.exit_at[start:end] == 0)
+            end = start + int(asking[0]) if len(asking) and asking[0] else end
+        return end
 
     def one_by_one(self, start: int) -> bool:
         """Whether the cell at `start` has one row."""
+        if self.rules.alone and self.exit_at is not None and self.exit_at[start] == 0:
+            return True
         return self.rules.by_position if start < self.border else self.rules.serial
 
     def num_loops(self, start: int, end: int) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import RequestError
 from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import KVPlan
@@ -9,6 +12,7 @@ from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import I64, EngineConfig
 from rlt_core.schedule.admission import Intake
 from rlt_core.schedule.forced import Forced, cell_rules, forced_rows
+from rlt_core.schedule.options import ModelOptions
 from rlt_core.schedule.preemption import PageReserve
 from rlt_core.schedule.prompt_cells import Cell, PromptCells
 from rlt_core.schedule.record import Record, State
@@ -48,8 +52,12 @@ class Residency:
         self.num_withdrawn = 0
         self.records: dict[int, Record] = {}
         self.by_serial: dict[int, Record] = {}
-        self._rules = [cell_rules(tables) for tables in kv.tables]
-        self._intake = Intake(plan, config, kv)
+        alone = Word.LOGITS in plan.policy.needs and plan.shape.has_coda_layers
+        self._rules = [cell_rules(tables, alone=alone) for tables in kv.tables]
+        # Where positions read the state of the one before, known ones are replayed one by one.
+        self._chained = [replace(rules, serial=True) for rules in self._rules]
+        self.options = ModelOptions(plan, config.max_len)
+        self._intake = Intake(plan, config, kv, self.options)
         self._serial = 0
 
     def add(self, request: EngineRequest, tick: int) -> None:
@@ -125,6 +133,8 @@ class Residency:
             self._retire(record)
         else:
             self.waiting.withdraw()
+        if record.tables:
+            self.options.tables.release(record.tables)
         record.state = State.GONE
         del self.records[record.request.request_id], self.by_serial[record.serial]
 
@@ -141,9 +151,10 @@ class Residency:
             self.end(record)
 
     def _forced(self, record: Record) -> Forced:
+        rules = self._chained if record.chains else self._rules
         return forced_rows(
             record.request,
-            self._rules[record.request.loops - 1],
+            rules[record.request.loops - 1],
             full=self.full,
             tokens=record.tokens,
             depths=record.depths,

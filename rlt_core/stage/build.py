@@ -181,7 +181,7 @@ def _report(plan: Plan, sizes: Sizes) -> StageReport:
         exit_policy=plan.policy.id,
         exit_mode=plan.exit_mode,
         exit_params=plan.policy.params,
-        exit_defaults=dict(plan.shape.exit_defaults),
+        exit_defaults=dict(plan.exit_defaults),
         loops_override=Word.LOOPS_OVERRIDE in plan.model.provides,
         kv_layout=plan.layout.id,
         strategy=plan.strategy.id,
