@@ -11,12 +11,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from docs.examples import rlt_no_fill
 from rlt_core.contract.protocols import KVLayout, WeightedModel
 from rlt_core.contract.specs import ModelShape
 from rlt_core.kv.accounting import page_rows, plan_kv
 from rlt_core.kv.plan import KVPlan
+from rlt_core.plugins.discovery import Candidate
 from rlt_core.plugins.loading import load_object
-from rlt_core.plugins.plan import Choice, ExitMode, Plan
+from rlt_core.plugins.plan import Choice, ExitMode, Plan, Source
 from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
 from rlt_core.runtime.batch import F32, EngineConfig
@@ -25,6 +27,7 @@ from rlt_core.runtime.weights import load_weights
 from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.request import ABORT, ERROR, RUNNING, EngineRequest, Events
 from rlt_core.schedule.scheduler import Scheduler
+from rlt_core.testing.tiny import SPECS
 from rlt_core.testing.tiny_model import make_tiny
 from rlt_core.testing.tiny_plugin import registry_with_tiny
 
@@ -56,13 +59,14 @@ class Setup:
 
 @lru_cache(maxsize=1)
 def registry() -> Registry:
-    """What is installed, and the tiny model."""
-    return registry_with_tiny()
+    """What is installed, the tiny models, and the layout of docs/examples."""
+    source = Source(plugin="no_fill", distribution="rlt-no-fill", version="")
+    return registry_with_tiny(Candidate(source=source, load=lambda: rlt_no_fill))
 
 
 @lru_cache(maxsize=16)
 def load_model(name: str, dtype: str = "float32") -> tuple[ModelShape, WeightedModel]:
-    """ "tiny_a", "tiny_b", "ouro_a" or "ouro_b", the weights stored in float32."""
+    """A tiny model or golden folder by name, "tiny_a" or "ouro_b"; weights stored in float32."""
     kind, _, variant = name.partition("_")
     if kind == "tiny":
         return make_tiny(variant, dtype=getattr(torch, dtype))
@@ -77,21 +81,31 @@ def load_model(name: str, dtype: str = "float32") -> tuple[ModelShape, WeightedM
     return shape, model
 
 
+def deepest(shape: ModelShape) -> int:
+    """The most loops a test's engine runs: a little beyond the trained number where it may."""
+    return min(shape.max_loops, shape.loops + 2)
+
+
 @lru_cache(maxsize=256)
 def plan_of(setup: Setup) -> Plan:
     """The resolved plan; ConflictError for a pair that cannot work."""
     shape, _ = load_model(setup.model, setup.dtype)
     choice = Choice(
-        model=setup.model.partition("_")[0],
+        model=_model_id(setup.model),
         kv_layout=setup.layout,
         exit_policy=setup.policy,
         exit_mode=setup.mode,
         strategy=setup.strategy,
         dtype=setup.dtype,
         page_size=setup.page_size,
-        max_depth=shape.max_loops if shape.max_loops > shape.loops else None,
+        max_depth=deepest(shape),
     )
     return resolve(choice, registry(), shape=shape)
+
+
+def _model_id(name: str) -> str:
+    kind, _, variant = name.partition("_")
+    return SPECS[variant].id if kind == "tiny" else kind
 
 
 @dataclass(slots=True)

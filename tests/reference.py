@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from rlt_core.contract.protocols import LoopedModel
-from tests.dense import DenseContext, Options
+from tests.criteria import BY_LOGITS, BY_STATE, says
+from tests.dense import NO_OPTIONS, DenseContext, Options
 
 Group = tuple[Tensor, int]  # positions that run loop `depth` together
 
@@ -74,25 +75,32 @@ SERIAL: dict[str, Order] = {
     "last_exited": prompt_by_depth,
     "shared": by_position,
     "last_step": prompt_by_depth,
+    "no_fill": prompt_by_depth,
 }
+
+
+def see_written(s: Text, rows: Tensor, depth: int) -> Tensor:
+    """no_fill: a position is absent at depths it has not reached."""
+    return torch.where(s.kv_depth >= depth, depth, -1).expand(len(rows), -1)
+
 
 RULES: dict[str, tuple[Order, Seen]] = {
     "last_exited": (by_depth, see_min),
     "shared": (by_position, see_last),
     "last_step": (prompt_by_depth, see_last_step),
+    "no_fill": (by_depth, see_written),
 }
 
 
 @dataclass(slots=True, kw_only=True)
 class Pass:
-    """One pass over a sequence: state after each loop [D + 1, n, W], gate logits [D + 1, n]."""
+    """One pass over a sequence: state after each loop [D + 1, n, W], what the model shows of it
+    [D + 1, n, N], gate logits [D + 1, n]; NaN where the model shows nothing."""
 
     states: Tensor
+    shown: Tensor
     gates: Tensor
     logits: Callable[[Tensor], Tensor]  # read-out depths [n] -> logits [n, V]
-
-
-NO_OPTIONS = Options()
 
 
 def run_pass(model: LoopedModel, s: Text, layout: str, options: Options = NO_OPTIONS) -> Pass:
@@ -116,6 +124,7 @@ def run_pass(model: LoopedModel, s: Text, layout: str, options: Options = NO_OPT
     states = torch.full((s.loops + 1, n, start.shape[1]), float("nan"), dtype=start.dtype)
     gates = torch.full((s.loops + 1, n), float("nan"))
     states[0, :whole] = start
+    shown = torch.full_like(states, float("nan"))
     for rows, depth in (SERIAL[layout] if options.chains else order)(s):
         if depth == 1 and rows[0] >= whole:
             read = states[s.read_depth[rows - 1], rows - 1]
@@ -123,20 +132,25 @@ def run_pass(model: LoopedModel, s: Text, layout: str, options: Options = NO_OPT
         ctx = context(rows, depth, seen(s, rows, depth))
         before = states[depth - 1, rows]
         states[depth, rows] = model.loop(before, ctx)
-        signals = model.signals(states[depth, rows], before, ctx, frozenset({"gate"}))
+        signals = model.signals(states[depth, rows], before, ctx, frozenset({"gate", "state"}))
         if "gate" in signals:
             gates[depth, rows] = signals["gate"].float()
+        if "state" in signals:
+            width = signals["state"].shape[1]
+            first = model.signals(before, before, ctx, frozenset({"state"}))["state"]
+            shown[depth, rows, :width], shown[depth - 1, rows, :width] = signals["state"], first
 
     def logits(read_depth: Tensor) -> Tensor:
         ctx = boundary(positions)
         return model.head(model.coda(states[read_depth, positions], ctx), ctx)
 
-    return Pass(states=states, gates=gates, logits=logits)
+    width = int((~shown[0, 0].isnan()).sum())
+    return Pass(states=states, shown=shown[..., :width], gates=gates, logits=logits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """When a row's output is read: policy "fixed", "gate" (threshold) or "trace" (depths).
+    """When a row's output is read: policy "fixed", "trace" (depths) or one with a threshold.
 
     max_loops None: as deep as the request goes.
     """
@@ -148,17 +162,37 @@ class Exit:
     min_loops: int = 1
     max_loops: int | None = None
 
-    def depth(self, gates: Tensor, output: int) -> int:
-        """The depth of output `output`, given the gate logits of loops 1 .. D [D]."""
-        remaining, most = 1.0, self.max_loops or self.loops
-        for depth in range(1, most + 1):
-            remaining *= 1.0 - float(torch.sigmoid(gates[depth - 1].double()))
-            by_gate = self.policy == "gate" and self.threshold < 1.0
-            says = by_gate and 1.0 - remaining >= self.threshold
-            says |= self.policy == "trace" and depth >= self.trace[output]
-            if says and depth >= self.min_loops:
+    def depth(self, run: Pass, reads: Tensor, output: int) -> int:
+        """The depth of output `output`, given by the last position; `reads` [n]: the depths that
+        earlier positions are read at, and a deeper one for the last."""
+        most = self.max_loops or self.loops
+        for depth, leaves in enumerate(self._says(run, reads, output), 1):
+            if depth >= most or (leaves and depth >= self.min_loops):
                 return depth
         return most
+
+    def _says(self, run: Pass, reads: Tensor, output: int) -> list[bool]:
+        """What the policy says of the last position after loops 1 .. D."""
+        if self.policy == "gate":
+            cdf = 1 - (1 - run.gates[1:, -1].double().sigmoid()).cumprod(0)
+            return [self.threshold < 1.0 and p >= self.threshold for p in cdf.tolist()]
+        if self.policy == "trace":
+            return [depth >= self.trace[output] for depth in range(1, self.loops + 1)]
+        if self.policy in BY_STATE:
+            return says(self.policy, run.shown[:, -1], self.threshold)
+        if self.policy in BY_LOGITS:
+            return says(self.policy, peeks(run, reads), self.threshold)
+        return [False] * self.loops
+
+
+def peeks(run: Pass, reads: Tensor) -> Tensor:
+    """Logits of the last position after each loop [D, V], earlier positions read at `reads`."""
+    found = []
+    for depth in range(1, len(run.states)):
+        here = reads.clone()
+        here[-1] = depth
+        found.append(run.logits(here)[-1])
+    return torch.stack(found)
 
 
 @dataclass(slots=True)
@@ -195,7 +229,7 @@ def generate(
         s = Text(tokens, len(prompt), kv_depth, reads, loops)
         run = run_pass(model, s, layout, options)
         decides = full or index > 0
-        reads[-1] = exits.depth(run.gates[1:, -1], index) if decides else loops
+        reads[-1] = exits.depth(run, reads, index) if decides else loops
         logits = run.logits(reads)[-1]
         out.depths.append(int(reads[-1]))
         out.tokens.append(int(logits.argmax()) if known is None else known[index])

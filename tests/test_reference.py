@@ -15,9 +15,9 @@ from rlt_core.contract.protocols import WeightedModel
 from rlt_core.plugins.plan import ExitMode
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.testing.tiny_model import TinyModel
-from tests.dense import Options
+from tests.dense import NO_OPTIONS, Options
 from tests.engines import GOLDEN, MODELS, Answer, Setup, build, greedy, load_model, run_together
-from tests.reference import NO_OPTIONS, RULES, Exit, Generated, Text, generate, run_pass
+from tests.reference import RULES, Exit, Generated, Text, generate, run_pass
 
 OUROS = ("ouro_a", "ouro_b")
 NANBEIGES = ("nanbeige_a", "nanbeige_b", "nanbeige_c")
@@ -75,7 +75,7 @@ def test_the_full_reference_gives_the_authors_tokens(
         assert [depth - 1 for depth in found.depths] == wanted[f"p0.{output}.steps"].tolist()
 
 
-@pytest.mark.parametrize("name", (*OUROS, *NANBEIGES))
+@pytest.mark.parametrize("name", [*OUROS, *NANBEIGES])
 def test_golden_generation_at_full_depth(name: str) -> None:
     """All golden prompts together give the authors' tokens and logits (A1, A2)."""
     setup = Setup(model=name, policy="fixed", chunk_size=7, page_size=4)

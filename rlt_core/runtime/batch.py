@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlt_core.kv.plan import CHUNK_KEYS
+from rlt_core.runtime.option_columns import OptionColumns
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -24,7 +25,6 @@ B8 = NDArray[np.bool_]
 
 NUM_STOP_IDS = 16
 NUM_BIAS = 512
-MAX_TABLES = 16  # different ones of an option, in use at once
 
 
 def _row(index: int) -> property:
@@ -40,34 +40,6 @@ def _float(index: int) -> property:
 
 
 NUM_INTS, NUM_FLOATS = 13 + NUM_STOP_IDS, 6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableUpload:
-    """A table of option `name` that goes to place `index`; values float32 [positions, columns].
-
-    alone: no other table of the option is in use, so that their memory can go.
-    """
-
-    name: str
-    index: int
-    values: F32
-    alone: bool
-
-
-@dataclass(slots=True, kw_only=True)
-class OptionColumns:
-    """A model's options of A requests: an array [A] per scalar (float32, int64 or bool) and per
-    table the place of the request's own (int64, -1 for none).
-
-    chains: bool [A], requests that read their predecessor's state. uploads: tables that are not
-    on the device yet; one that takes another's place comes when nobody uses that any more.
-    """
-
-    scalars: dict[str, F32 | I64 | B8]
-    tables: dict[str, I64]
-    chains: B8
-    uploads: list[TableUpload]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
 from rlt_core.runtime.emit import Emitted, Emitter
 from rlt_core.runtime.operators import build_operators
+from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.residents import Residents
 from rlt_core.runtime.rope import RopeTables
 from rlt_core.runtime.slots import Slots
@@ -183,8 +184,20 @@ def _make_slots(
         hides=kv.hides,
         policy_state=policy.state(shape.vocab_size, shape.state_width),
         policy_params=plan.policy.params,
-        model_options=plan.model.options,
-        table_widths=shape.table_widths,
+        options=_make_options(plan, config, device),
+    )
+
+
+def _make_options(plan: Plan, config: EngineConfig, device: torch.device) -> OptionSlots | None:
+    if not plan.model.options:
+        return None
+    return OptionSlots(
+        plan.model.options,
+        num_slots=config.num_slots,
+        max_len=config.max_len,
+        widths=plan.shape.table_widths,
+        dtype=getattr(torch, plan.dtype),
+        device=device,
     )
 
 

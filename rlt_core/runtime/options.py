@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlt_core.contract.errors import PluginError
 from rlt_core.contract.specs import STATE_SEED, ParamSpec
-from rlt_core.runtime.batch import MAX_TABLES, OptionColumns, TableUpload
+from rlt_core.runtime.option_columns import MAX_TABLES, OptionColumns, TableUpload
 
 DTYPES = {"float": torch.float32, "int": torch.int64, "flag": torch.bool}
 
@@ -17,8 +17,8 @@ DTYPES = {"float": torch.float32, "int": torch.int64, "flag": torch.bool}
 class OptionSlots:
     """The options that a model declared, for S slots and the sentinel.
 
-    values: [S + 1] per scalar, as LoopContext.option gives it; `state_seed` belongs to Slots and
-    is only listed here. chains bool [S + 1]: requests that read their predecessor's state; None
+    values: [S + 1] per scalar, as LoopContext.option gives it; `state_seed` is that of Slots, not
+    admitted here. chains bool [S + 1]: requests that read their predecessor's state; None
     for a model that cannot. A table option has one tensor [places, positions, columns], made
     when the first request brings one.
     """
@@ -30,7 +30,6 @@ class OptionSlots:
         num_slots: int,
         max_len: int,
         widths: Mapping[str, int],
-        state_seed: Tensor,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
@@ -42,14 +41,17 @@ class OptionSlots:
             for spec in specs
             if spec.kind in DTYPES
         }
-        if STATE_SEED in self.values:
-            self.values[STATE_SEED] = state_seed
         self.table_at = {s.name: full(torch.int64, -1) for s in specs if s.kind == "table"}
         chained = any(spec.chains for spec in specs)
         self.chains = full(torch.bool, False) if chained else None
         self._widths, self._max_len = dict(widths), max_len
         self._tables: dict[str, Tensor] = {}
         self._dtype, self._device = dtype, device
+
+    def bind_seed(self, state_seed: Tensor) -> None:
+        """The slots' state seeds int64 [S + 1] are the option of that name."""
+        if STATE_SEED in self.values:
+            self.values[STATE_SEED] = state_seed
 
     def admit(self, new: OptionColumns, at: Tensor) -> None:
         """Put the options of new residents of the slots `at` in place."""

@@ -56,8 +56,7 @@ class Slots:
         hides: bool,
         policy_state: Sequence[StateSpec],
         policy_params: Sequence[ParamSpec],
-        model_options: Sequence[ParamSpec] = (),
-        table_widths: Mapping[str, int] | None = None,
+        options: OptionSlots | None = None,
     ) -> None:
         s, self.homes = config.num_slots, config.num_slots + 1 + config.num_places
         self.sentinel, self.vocab_size, self.device = s, vocab_size, device
@@ -91,17 +90,9 @@ class Slots:
         }
         self.use_policy = torch.zeros(s + 1, dtype=torch.bool, device=device)
         self.seed, self.state_seed = ints(s + 1), ints(s + 1)
-        self.options: OptionSlots | None = None
-        if model_options:
-            self.options = OptionSlots(
-                model_options,
-                num_slots=s,
-                max_len=config.max_len,
-                widths=table_widths or {},
-                state_seed=self.state_seed,
-                dtype=dtype,
-                device=device,
-            )
+        self.options = options
+        if options is not None:
+            options.bind_seed(self.state_seed)
         self.stop_ids = ints(s + 1, NUM_STOP_IDS, fill=-1)
         self.scalar_params = {
             spec.name: torch.zeros(s + 1, dtype=torch.float32, device=device)

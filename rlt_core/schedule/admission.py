@@ -10,6 +10,7 @@ from rlt_core.kv.accounting import page_rows
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import I64, NUM_BIAS, NUM_STOP_IDS, EngineConfig
+from rlt_core.schedule.options import ModelOptions
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.schedule.slot_params import param_rows
@@ -18,8 +19,8 @@ from rlt_core.schedule.slot_params import param_rows
 class Intake:
     """Checks requests against what the stage can ever hold."""
 
-    def __init__(self, plan: Plan, config: EngineConfig, kv: KVPlan) -> None:
-        self._plan, self._config, self._kv = plan, config, kv
+    def __init__(self, plan: Plan, config: EngineConfig, kv: KVPlan, options: ModelOptions) -> None:
+        self._plan, self._config, self._kv, self._options = plan, config, kv, options
         depths = range(1, config.max_depth + 1)
         self._prompt_rows = [len(page_rows(kv, loops, "prompt")) for loops in depths]
         self._kept_rows = [len(page_rows(kv, loops, "decode")) for loops in depths]
@@ -39,6 +40,7 @@ class Intake:
         self._check_prompt(request)
         self._check_exit(request)
         _check_sampling(request, self._config.max_logprobs)
+        self._options.check(request)
         loops = request.loops - 1
         max_position = self._max_position(request)
         return Record(
@@ -50,7 +52,16 @@ class Intake:
             pages_prompt=self._prompt_rows[loops],
             pages_kept=self._kept_rows[loops],
             params=param_rows(request, max_position),
+            chains=self._options.chained(request) is not None,
+            tables=self._tables(request),
         )
+
+    def _tables(self, request: EngineRequest) -> dict[str, int] | None:
+        if not request.tables:
+            return None
+        outputs = request.max_tokens if request.kind == "generate" else 0
+        num_rows = min(len(request.prompt) + outputs, self._config.max_len)
+        return self._options.tables.take(request.tables, num_rows)
 
     def _check_kind(self, request: EngineRequest) -> None:
         if request.kind not in ("generate", "score"):

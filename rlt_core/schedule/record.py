@@ -40,7 +40,8 @@ class Record:
     to date only while the request has no slot (the slot's arrays hold them otherwise).
     num_scored: prompt positions whose logprob was given. not_before: the tick whose results must
     be in before it may get a slot again. params: its rows of SlotParams. moved: the tick of its
-    last advance.
+    last advance. chains: its positions read the state of the one before. tables: places of its
+    tables, by option.
     """
 
     request: EngineRequest
@@ -60,6 +61,8 @@ class Record:
     moved: int = 0
     forced: Forced | None = None
     next_start: int = 0
+    chains: bool = False
+    tables: dict[str, int] | None = None
 
     @property
     def resident(self) -> bool:

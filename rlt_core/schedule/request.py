@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from rlt_core.runtime.batch import F32, I32, I64, bits_logprob
+from rlt_core.runtime.table_file import TableFile
 
 # Finish codes, the device's and the host's.
 RUNNING, STOP, LENGTH, ERROR, ABORT = 0, 1, 2, 3, 4
@@ -24,6 +25,8 @@ class EngineRequest:
     scored text are prompt positions (all D loops); the others leave by the policy.
     loops, min_loops, max_loops are resolved (no None). exit_params: scalar policy parameters,
     resolved. trace: depths by output index, or None. top_k 0 is off; temperature 0 is greedy.
+    options: the model's own, by name, `state_seed` excepted; those left out have their defaults.
+    tables: files of the model's table options, which the stage reads when the request arrives.
     prompt_logprobs: None, or the number of alternatives wanted for every prompt token.
     priority: the smaller goes first, then the earlier arrival (as in vLLM).
     """
@@ -50,6 +53,8 @@ class EngineRequest:
     logit_bias: dict[int, float] = field(default_factory=dict)
     seed: int = 0
     state_seed: int = 0
+    options: dict[str, bool | int | float] = field(default_factory=dict)
+    tables: dict[str, TableFile] = field(default_factory=dict)
     num_logprobs: int = 0  # alternatives beside the chosen token; -1: not even the chosen one
     prompt_logprobs: int | None = None
     priority: int = 0

@@ -43,7 +43,7 @@ class Scheduler:
         self._strategy = cast(Strategy, load_object(plan.strategy.factory)())
         self._residency = Residency(plan, config, kv)
         self._collector = Collector(self._residency)
-        self._params = ParamBuilder(plan.policy.params, config.max_len)
+        self._params = ParamBuilder(plan.policy.params, config.max_len, self._residency.options)
         self._flights: deque[Flight] = deque()
         self._tick = 0
         self._longest, self._chunks = 1, 1

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.runtime.batch import F32, I32, I64, NUM_BIAS, NUM_STOP_IDS, SlotParams
+from rlt_core.schedule.options import ModelOptions
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest
 
@@ -20,10 +21,10 @@ _UNUSED = (-1,) * NUM_STOP_IDS
 class ParamBuilder:
     """Makes SlotParams for a policy's parameters and requests of up to max_len positions."""
 
-    def __init__(self, params: Sequence[ParamSpec], max_len: int) -> None:
+    def __init__(self, params: Sequence[ParamSpec], max_len: int, options: ModelOptions) -> None:
         self._scalars = {p.name: _default(p) for p in params if p.kind != "depths"}
         self._has_trace = any(param.kind == "depths" for param in params)
-        self._max_len = max_len
+        self._max_len, self._options = max_len, options
 
     def build(self, records: Sequence[Record]) -> SlotParams:
         """Records that have just got their slots, in the order of the arrays' entries."""
@@ -39,6 +40,7 @@ class ParamBuilder:
             trace=self._traces(records) if self._has_trace else None,
             prompt_tokens=[record.request.prompt for record in records],
             output_tokens=[record.tokens for record in records],
+            options=self._options.columns(records),
         )
 
     def _scalar(self, name: str, records: Sequence[Record]) -> F32:

@@ -1,25 +1,42 @@
 """A tiny looped model for tests: its two variants, configuration reader and spec. Imports no torch.
 
-Three tracks (prelude, core, coda), an injection of the prelude's output at every loop, a gate and
-a start state keyed by seed and position. The layer counts, the head size and the vocabulary are
-odd on purpose: a size written down somewhere else does not fit them.
+Three tracks (prelude, core, coda), an injection of the prelude's output at every loop, a gate, and
+in variant "a" a start state keyed by seed and position, with an option of every kind. The layer
+counts, the head size and the vocabulary are odd on purpose: a size written down somewhere else
+does not fit them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.config import ConfigReader
-from rlt_core.contract.specs import ModelShape, ModelSpec, TrackSpec
+from rlt_core.contract.specs import ModelShape, ModelSpec, ParamSpec, TrackSpec
 
-MODEL_TYPE = "rlt_tiny"
+MODEL_TYPE, PLAIN_TYPE = "rlt_tiny", "rlt_tiny_plain"
 NUM_BYTES = 256
 VOCAB_SIZE = 259  # 256 bytes, then <pad>, <bos> and <eos>
 EOS_ID = 258
 
+OPTIONS = (
+    ParamSpec(
+        name="state_seed", kind="int", summary="key of the start state", default=0, minimum=0
+    ),
+    ParamSpec(
+        name="state_scale", kind="float", summary="of the start state", default=1.0, minimum=0.0
+    ),
+    ParamSpec(name="state_table", kind="table", summary="start states, a row a position"),
+    ParamSpec(
+        name="warm_start",
+        kind="flag",
+        summary="generated positions start from the state of the one before",
+        default=False,
+        chains=True,
+    ),
+)
 SPEC = ModelSpec(
     id="tiny",
     summary="a tiny random looped model with three tracks, for tests",
@@ -33,7 +50,21 @@ SPEC = ModelSpec(
             *(Word.LOOPS_OVERRIDE, Word.KEYED_STATE, Word.GRAPH_SAFE),
         }
     ),
+    options=OPTIONS,
+    example="rlt_core.testing.tiny:example",
 )
+
+PLAIN_SPEC = replace(
+    SPEC,
+    id="tiny_plain",
+    summary="a tiny random looped model that starts from zeros and has no options, for tests",
+    model_types=(PLAIN_TYPE,),
+    architectures=("RltTinyPlainForCausalLM",),
+    provides=SPEC.provides - {Word.KEYED_STATE},
+    options=(),
+    example=None,
+)
+SPECS = {"a": SPEC, "b": PLAIN_SPEC}
 
 _COMMON: dict[str, Any] = {
     "model_type": MODEL_TYPE,
@@ -71,6 +102,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     },
     "b": {
         **_COMMON,
+        "model_type": PLAIN_TYPE,
+        "architectures": ["RltTinyPlainForCausalLM"],
         "prelude_layers": 2,
         "core_layers": 4,
         "coda_layers": 2,
@@ -131,11 +164,17 @@ def read_config(config: dict[str, Any], path: str, ignore: frozenset[str]) -> Mo
         config=tiny,
         exit_policy="gate",
         exit_defaults={"exit_threshold": threshold},
+        table_widths={"state_table": tiny.hidden_size} if tiny.keyed_state else {},
         has_prelude_layers=True,
         has_coda_layers=True,
     )
     reader.finish()
     return shape
+
+
+def example() -> dict[str, Any]:
+    """The configuration that the conformance kit builds: variant "a"."""
+    return dict(VARIANTS["a"])
 
 
 def tiny_shape(variant: str) -> ModelShape:

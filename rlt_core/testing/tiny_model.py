@@ -126,7 +126,12 @@ class TinyModel:
         if not self.config.keyed_state:
             return torch.zeros_like(x)
         bits = ctx.random_bits(_START_STATE, self.config.hidden_size)
-        return (bits.double() / 2**31 - 1.0).to(x.dtype)
+        scale = ctx.option("state_scale").double()[:, None]
+        drawn = ((bits.double() / 2**31 - 1.0) * scale).to(x.dtype)
+        table, given = ctx.option_table("state_table")
+        start = torch.where(given[:, None], table, drawn)
+        before, warm = ctx.previous()
+        return torch.where(warm[:, None], self._norm(self._latent(before), "head_norm", ctx), start)
 
     def _latent(self, state: Tensor) -> Tensor:
         # Contiguous: operators may read whole rows only.
