@@ -85,7 +85,7 @@ class DepthReader:
             if needed:
                 raise RequestError(spec.name, f"policy '{self._report.exit_policy}' needs it")
             return spec.minimum or 0.0
-        _check_param(spec, value)
+        check_param(spec, value)
         return float(value)
 
     def _trace(
@@ -119,7 +119,8 @@ class DepthReader:
         return f"exit policy '{policy}' has no such parameter (it has {has}){hint}"
 
 
-def _check_param(spec: ParamSpec, value: float) -> None:
+def check_param(spec: ParamSpec, value: float) -> None:
+    """RequestError unless the value is within the range that the parameter declares."""
     low, high = spec.minimum, spec.maximum
     below = low is not None and (value <= low if spec.exclusive_minimum else value < low)
     if below or (high is not None and value > high):

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlt_core.api.defaults import GenerationDefaults
 from rlt_core.api.depths import DepthReader
+from rlt_core.api.model_options import OptionReader
 from rlt_core.api.sampling_params import MAX_STOP_IDS, SamplingParams
 from rlt_core.contract.errors import RequestError
 from rlt_core.runtime.batch import I64
@@ -23,7 +24,7 @@ class RequestBuilder:
 
     def __init__(self, report: StageReport, defaults: GenerationDefaults) -> None:
         self._report, self._defaults = report, defaults
-        self._depths = DepthReader(report)
+        self._depths, self._options = DepthReader(report), OptionReader(report)
         self._eos = tuple(dict.fromkeys((*report.eos_token_ids, *defaults.eos_token_ids)))
 
     def generate(
@@ -42,6 +43,8 @@ class RequestBuilder:
             raise RequestError("prompt", self._too_long(len(prompt), " and at least 1 output"))
         max_tokens = params.max_tokens or self._report.max_len
         depths = self._depths.read(params, max_tokens)
+        num_positions = min(len(prompt) + max_tokens, self._report.max_len)
+        own = self._options.read(params.extra, num_positions)
         stop_ids = self._stop_ids(params, turn_end_ids or ())
         if turn_end_ids is not None and not (stop_ids or params.stop or params.ignore_eos):
             raise RequestError("stop_token_ids", _ENDLESS)
@@ -70,6 +73,9 @@ class RequestBuilder:
                 frequency_penalty=params.frequency_penalty,
                 logit_bias=dict(params.logit_bias or {}),
                 seed=_sibling_seed(seed, index),
+                state_seed=own.state_seed,
+                options=own.options,
+                tables=own.tables,
                 num_logprobs=-1 if params.logprobs is None else params.logprobs,
                 # The prompt is the same for all siblings; the first one reads it.
                 prompt_logprobs=params.prompt_logprobs if index == 0 else None,
@@ -88,6 +94,7 @@ class RequestBuilder:
         if not 0 <= prompt_len <= len(tokens):
             raise RequestError("prompt_len", f"{prompt_len} is not 0 to {len(tokens)}")
         depths = self._depths.read(params, len(tokens))
+        own = self._options.read(params.extra, len(tokens))
         return EngineRequest(
             request_id=request_id,
             prompt=tokens,
@@ -99,6 +106,9 @@ class RequestBuilder:
             use_policy=depths.use_policy,
             exit_params=depths.exit_params,
             trace=depths.trace,
+            state_seed=own.state_seed,
+            options=own.options,
+            tables=own.tables,
             num_logprobs=-1 if params.logprobs is None else params.logprobs,
         )
 
@@ -141,7 +151,11 @@ class RequestBuilder:
                     f"token id {token} is outside the vocabulary "
                     f"(0 to {self._report.vocab_size - 1})",
                 )
-        eos = () if params.ignore_eos else tuple(dict.fromkeys((*self._eos, *turn_end_ids)))
+        eos = (
+            ()
+            if params.ignore_eos
+            else (*self._eos, *(t for t in turn_end_ids if t < self._report.vocab_size))
+        )
         ids = tuple(dict.fromkeys((*eos, *params.stop_token_ids)))
         if len(ids) > MAX_STOP_IDS:
             raise RequestError(

@@ -34,6 +34,9 @@ class SamplingParams:
     policy's parameters; trace gives recorded depths by output index for the policy that asks for
     them (past its end: D).
 
+    extra: options that the model itself declares, by name, e.g. {"state_scale": 0.0}; a table is
+    the path of a .safetensors or .npy file. `rlt explain` lists them.
+
     Raises RequestError naming the field.
     """
 
@@ -62,6 +65,7 @@ class SamplingParams:
     min_loops: int | None = None
     max_loops: int | None = None
     trace: Sequence[int] | None = None
+    extra: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in _INTEGERS:
@@ -77,6 +81,7 @@ class SamplingParams:
         _set(self, "trace", None if self.trace is None else _integers("trace", self.trace, 1))
         _set(self, "logit_bias", _bias(self.logit_bias))
         _set(self, "exit_params", _params(self.exit_params))
+        _set(self, "extra", _extra(self.extra))
 
     def _check_ranges(self) -> None:
         if self.temperature is not None and 0 < self.temperature < 1e-3:
@@ -196,3 +201,11 @@ def _params(params: object) -> dict[str, float]:
     for name, value in params.items():
         check_number(name, value, -math.inf, None)
     return dict(params)
+
+
+def _extra(extra: object) -> dict[str, Any]:
+    if extra is None:
+        return {}
+    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
+        raise RequestError("extra", f"{extra!r} is not a table of a model's options by name")
+    return dict(extra)

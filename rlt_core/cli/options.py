@@ -5,9 +5,10 @@ The names after the dashes are those of `api.engine_options.stage_config` and `p
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -87,6 +88,21 @@ def parse_ops(given: Sequence[str] | None) -> dict[str, str]:
             raise OptionError("--op", text, "is not of the form OP=CANDIDATE", "Fix: rlt plugins")
         pairs[op] = candidate
     return pairs
+
+
+def parse_extra(given: Sequence[str] | None) -> dict[str, Any]:
+    """["state_scale=0", "state_table=start.npy"] as a dict: numbers, true and false as such, other
+    text as it stands. Raises OptionError."""
+    found: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise OptionError("--extra", text, "is not of the form NAME=VALUE", "Fix: rlt explain")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def choice_of(

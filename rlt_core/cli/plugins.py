@@ -11,6 +11,7 @@ from rlt_core.cli.options import AsJson
 from rlt_core.cli.output import print_columns, print_json
 from rlt_core.contract.specs import ModelSpec
 from rlt_core.plugins.discovery import BLOCK_VARIABLE, PluginInfo
+from rlt_core.plugins.explain import option_dicts
 from rlt_core.plugins.kinds import KINDS
 from rlt_core.plugins.model_folder import INSTALL_A_MODEL
 from rlt_core.plugins.registry import Registry, discover
@@ -64,6 +65,9 @@ def _plugin_dict(plugin: PluginInfo) -> dict[str, object]:
         "reason": plugin.reason,
         "hooks": list(plugin.hooks),
         **declared,
+        "model_options": {
+            spec.id: option_dicts(spec) for spec in shown if isinstance(spec, ModelSpec)
+        },
     }
 
 
@@ -85,6 +89,10 @@ def _declared(plugin: PluginInfo, *, ops: bool) -> list[str]:
             lines.append(f"operators: {len(ids)} candidates (rlt plugins --ops)")
         elif ids:
             lines.append(f"{kind.plural.replace('_', ' ')}: {', '.join(ids)}")
+    for spec in plugin.specs:
+        if isinstance(spec, ModelSpec) and spec.options:
+            names = ", ".join(option.name for option in spec.options)
+            lines.append(f"options of {spec.id}: {names}")
     if "rlt_add_commands" in plugin.hooks:
         lines.append("commands")
     return lines or ["declares nothing yet"]

@@ -35,7 +35,7 @@ class ParamSpec:
     name: str
     kind: Literal["float", "int", "depths", "flag", "table"]
     summary: str
-    default: float | int | None = None
+    default: float | int | bool | None = None
     minimum: float | None = None
     maximum: float | None = None
     exclusive_minimum: bool = False

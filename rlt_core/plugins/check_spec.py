@@ -7,11 +7,26 @@ import re
 from collections.abc import Iterable, Iterator
 
 from rlt_core.contract.capabilities import Word
-from rlt_core.contract.specs import AttentionSpec, ModelSpec, OpSpec, Spec
+from rlt_core.contract.specs import (
+    STATE_SEED,
+    AttentionSpec,
+    ExitPolicySpec,
+    ModelSpec,
+    OpSpec,
+    ParamSpec,
+    Spec,
+)
 from rlt_core.plugins.loading import is_dotted
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _WORDS = tuple(word.value for word in Word)
+# Kinds of a model's options, and the types of their defaults.
+_DEFAULTS: dict[str, tuple[type, ...]] = {
+    "float": (float, int),
+    "int": (int,),
+    "flag": (bool,),
+    "table": (type(None),),
+}
 
 
 def spec_faults(spec: Spec) -> Iterator[str]:
@@ -27,8 +42,30 @@ def spec_faults(spec: Spec) -> Iterator[str]:
         yield from (f"'{spec.id}': {field} {fault}" for fault in _word_faults(spec, field))
     if isinstance(spec, ModelSpec) and not (spec.model_types or spec.architectures):
         yield f"'{spec.id}': neither model_types nor architectures name a checkpoint"
+    if isinstance(spec, ModelSpec):
+        yield from (f"'{spec.id}': {fault}" for fault in _option_faults(spec.options))
+    if isinstance(spec, ExitPolicySpec):
+        for param in spec.params:
+            if param.kind in ("flag", "table") or param.chains:
+                yield f"'{spec.id}': parameter '{param.name}' is of a kind that models have"
     if isinstance(spec, (AttentionSpec, OpSpec)) and not (spec.devices and spec.dtypes):
         yield f"'{spec.id}': devices and dtypes must name at least one each"
+
+
+def _option_faults(options: Iterable[ParamSpec]) -> Iterator[str]:
+    names: set[str] = set()
+    for option in options:
+        said = f"option '{option.name}'"
+        if not option.name.isidentifier() or option.name in names:
+            yield f"{said}: a name is an identifier, and used once"
+        names.add(option.name)
+        kinds = _DEFAULTS.get(option.kind)
+        if kinds is None:
+            yield f"{said}: kind '{option.kind}' is not one of {', '.join(_DEFAULTS)}"
+        elif type(option.default) not in kinds:
+            yield f"{said}: {option.default!r} is no default for kind '{option.kind}'"
+        if option.name == STATE_SEED and option.kind != "int":
+            yield f"{said} keys the random bits, so it is of kind 'int'"
 
 
 def _word_faults(spec: Spec, field: str) -> Iterator[str]:

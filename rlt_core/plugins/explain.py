@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlt_core.contract.capabilities import promise
-from rlt_core.contract.specs import ModelShape, Spec
+from rlt_core.contract.specs import ModelShape, ModelSpec, ParamSpec, Spec
 from rlt_core.plugins.kinds import Part, kind_of
 from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import Registry
@@ -33,6 +33,8 @@ def plan_rows(plan: Plan, registry: Registry) -> Iterator[tuple[str, str, str]]:
         planes = "a plane per depth" if track.per_depth else "one plane"
         size = f"{track.num_layers} layers, {track.num_kv_heads} KV heads of {track.head_dim}"
         yield "track", track.name, f"{size}, {planes}"
+    for option in plan.model.options:
+        yield "model option", option.name, f"{_option_text(option)}: {option.summary}"
 
 
 def plan_words(plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -63,7 +65,32 @@ def plan_dict(plan: Plan, registry: Registry) -> dict[str, object]:
 
 def _spec_dict(spec: Spec, registry: Registry) -> dict[str, object]:
     source = registry.source(spec)
-    return {"id": spec.id, "distribution": source.distribution, "version": source.version}
+    found: dict[str, object] = {
+        "id": spec.id,
+        "distribution": source.distribution,
+        "version": source.version,
+    }
+    if isinstance(spec, ModelSpec):
+        found["options"] = option_dicts(spec)
+    return found
+
+
+def option_dicts(model: ModelSpec) -> list[dict[str, object]]:
+    """What a request may set of a model's own, as plain data."""
+    fields = ("name", "kind", "summary", "default", "minimum", "maximum", "chains")
+    return [{field: getattr(spec, field) for field in fields} for spec in model.options]
+
+
+def _option_text(spec: ParamSpec) -> str:
+    """ "float, 0 or more, default 1"."""
+    words: list[str] = ["file" if spec.kind == "table" else spec.kind]
+    if spec.minimum is not None:
+        words.append(f"{'above' if spec.exclusive_minimum else 'at least'} {spec.minimum:g}")
+    if spec.maximum is not None:
+        words.append(f"at most {spec.maximum:g}")
+    if spec.default is not None:
+        words.append(f"default {str(spec.default).lower()}")
+    return ", ".join(words)
 
 
 def _shape_dict(shape: ModelShape) -> dict[str, object]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlt_core.contract.errors import ConflictError, OptionError, RltError
+from rlt_core.contract.errors import ConflictError, OptionError, PluginError, RltError
 from rlt_core.contract.specs import ModelShape, ModelSpec
 from rlt_core.plugins.conflicts import find_conflicts
 from rlt_core.plugins.draft import Draft, check_options, make_draft
@@ -33,6 +33,7 @@ def resolve(
     registry.check()
     check_options(choice)
     found, model, shape, notes = _model(choice, registry, shape)
+    _check_widths(model, shape, registry)
     draft = make_draft(found, model, shape, registry)
     conflicts = find_conflicts(draft, registry)
     if conflicts:
@@ -54,6 +55,14 @@ def _model(
     found = replace(choice, model_path=checkpoint.path, model=model.id)
     read = checkpoint.shape(registry, choice.ignore_config)
     return found, model, read, checkpoint.notes
+
+
+def _check_widths(model: ModelSpec, shape: ModelShape, registry: Registry) -> None:
+    """The reader must say how wide the model's table options are."""
+    for spec in model.options:
+        if spec.kind == "table" and spec.name not in shape.table_widths:
+            reason = f"model '{model.id}': its reader gives no table_widths['{spec.name}']"
+            raise PluginError(str(registry.source(model)), reason)
 
 
 def _count(choice: Choice, draft: Draft, registry: Registry) -> int | None:

@@ -182,6 +182,8 @@ def _report(plan: Plan, sizes: Sizes) -> StageReport:
         exit_mode=plan.exit_mode,
         exit_params=plan.policy.params,
         exit_defaults=dict(plan.exit_defaults),
+        model_options=plan.model.options,
+        table_widths=dict(plan.shape.table_widths),
         loops_override=Word.LOOPS_OVERRIDE in plan.model.provides,
         kv_layout=plan.layout.id,
         strategy=plan.strategy.id,

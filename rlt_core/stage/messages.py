@@ -47,8 +47,9 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 
     max_len: tokens of one request, prompt and outputs; what the pool can hold is seen to.
     token_capacity: positions that all pages hold together at max_depth. max_depth: the largest
-    `loops` a request may ask for. exit_params: the policy's request parameters. notes: sentences
-    on everything the system picked itself.
+    `loops` a request may ask for. exit_params: the policy's request parameters. model_options: the
+    model's own, and table_widths the columns of those that are tables. notes: sentences on
+    everything the system picked itself.
     """
 
     model: str
@@ -67,6 +68,8 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
     exit_params: tuple[ParamSpec, ...]
     exit_defaults: dict[str, float]
     loops_override: bool
+    model_options: tuple[ParamSpec, ...] = ()
+    table_widths: dict[str, int] = {}
     kv_layout: str
     strategy: str
     prompts: str
