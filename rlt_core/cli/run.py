@@ -67,6 +67,13 @@ def run(
     loops: Annotated[int | None, typer.Option(help="Depth; default: the model's own.")] = None,
     min_loops: Annotated[int | None, typer.Option(help="No token exits before.")] = None,
     max_loops: Annotated[int | None, typer.Option(help="Every token exits by then.")] = None,
+    extra: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="An option of the model's own (rlt explain lists them); may be repeated.",
+        ),
+    ] = None,
     max_depth: options.MaxDepth = None,
     kv_layout: options.Layout = None,
     strategy: options.Strategy = None,
@@ -114,7 +121,7 @@ def run(
         ops=options.parse_ops(op),
         exact=exact is OnOff.ON,
     )
-    request.params.update(n=num_answers, stop=stop or ())
+    request.params.update(n=num_answers, stop=stop or (), extra=options.parse_extra(extra))
     if trace is not None:
         request.params.update(trace=read_ids("--trace", trace))
     if stop_token_ids is not None:
