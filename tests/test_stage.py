@@ -171,6 +171,23 @@ def test_ping_is_answered_and_shutdown_ends_the_process() -> None:
         client.receive(0.1)
 
 
+def test_the_last_words_of_a_stage_survive_a_send_that_comes_too_late() -> None:
+    """A call that found the stage gone set "does not answer" as the failure of every other call,
+    before one of them had read what the stage itself said."""
+    client = StageClient(config())
+    crash = EngineRequest(request_id=0, prompt=np.asarray([CRASH], np.int64), max_tokens=1)
+    client.send(Ping(number=7))
+    client.send(AddRequests(requests=[crash]))
+    assert wait_until(lambda: client._process.end_reason() is not None)
+    for _ in range(2):
+        with pytest.raises(StageError, match="planted in a tick"):
+            client.send(Ping(number=8))
+    assert client.receive(WITHIN_S) == [Pong(number=7)]
+    with pytest.raises(StageError, match="planted in a tick"):
+        client.receive(WITHIN_S)
+    client.close()
+
+
 def ask(llm: LLM, first: int, failures: list[BaseException], max_tokens: int = 4000) -> None:
     try:
         llm.generate({"prompt_token_ids": [first, 5]}, SamplingParams(max_tokens=max_tokens))

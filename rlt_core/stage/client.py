@@ -26,6 +26,7 @@ from rlt_core.stage.messages import (
 from rlt_core.stage.process import StageProcess, bind_pair, private_folder
 
 POLL_S = 0.1
+LAST_WORDS_S = 1.0
 
 
 class Client(Protocol):
@@ -59,6 +60,7 @@ class StageClient:
         self._owner = os.getpid()
         self._sending, self._receiving = threading.Lock(), threading.Lock()
         self._failure: RltError | None = None
+        self._unread: list[Answer] = []  # what a sender found when it asked why the stage ended
         self._closed = False
         self._context: zmq.Context[Any] = zmq.Context()
         folder = private_folder()
@@ -85,23 +87,18 @@ class StageClient:
                 # A socket without a peer would block for ever, and only a stage that has ended
                 # is none: there is no limit on what is queued.
                 self._outbox.send(data, zmq.NOBLOCK)
+                return
             except zmq.Again:
-                self._failure = self._lost()
-                raise self._failure from None
+                pass
+        raise self._why_it_ended()
 
     def receive(self, timeout: float) -> list[Answer]:
         """What has arrived, waiting up to `timeout` seconds; StageError when the stage ended."""
         with self._receiving:
-            if self._failure is not None:
+            if not self._unread and self._failure is not None:
                 raise _again(self._failure)
-            answers = self._poll(timeout)
-        for i, answer in enumerate(answers):
-            if isinstance(answer, StageFailed):
-                self._failure = as_error(answer)
-                if i == 0:
-                    raise self._failure
-                return answers[:i]  # what was finished before counts; the next call raises
-        return answers
+            answers, self._unread = self._unread or self._poll(timeout), []
+            return answers
 
     def close(self) -> None:
         """Ends the stage and waits for it; may be called again. A forked copy of this process
@@ -124,13 +121,24 @@ class StageClient:
                 if isinstance(answer, Ready):
                     return answer.report
 
+    def _why_it_ended(self) -> StageError:
+        """For a sender without a peer: the stage's last words count, though nobody has read them
+        yet; answers before them are kept for `receive`."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        with self._receiving:
+            while self._failure is None and time.monotonic() < deadline:
+                with contextlib.suppress(RltError):
+                    self._unread += self._poll(POLL_S)
+            self._failure = self._failure or self._lost()
+            return _again(self._failure)
+
     def _poll(self, timeout: float) -> list[Answer]:
         deadline = time.monotonic() + timeout
         while True:
             wait = min(POLL_S, max(0.0, deadline - time.monotonic()))
             # Asked before the last look into the inbox: what a stage said before its end counts.
             ended = self._process.end_reason()
-            answers = self._drain(0.2 if ended else wait)
+            answers = self._before_failure(self._drain(0.2 if ended else wait))
             if answers or self._failure is not None:
                 return answers
             if ended:
@@ -138,6 +146,16 @@ class StageClient:
                 raise self._failure
             if time.monotonic() >= deadline:
                 return []
+
+    def _before_failure(self, answers: list[Answer]) -> list[Answer]:
+        """What was finished before the stage's failure counts; the next call raises."""
+        for i, answer in enumerate(answers):
+            if isinstance(answer, StageFailed):
+                self._failure = as_error(answer)
+                if i == 0:
+                    raise self._failure
+                return answers[:i]
+        return answers
 
     def _lost(self) -> StageError:
         reason = self._process.end_reason() or "the stage process does not answer"
@@ -161,6 +179,6 @@ def as_error(message: StageFailed) -> RltError:
     return error
 
 
-def _again(failure: RltError) -> RltError:
+def _again(failure: RltError) -> StageError:
     # A new object each time: several threads may raise it, and each adds its own traceback.
     return StageError(str(failure))
