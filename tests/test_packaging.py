@@ -28,6 +28,8 @@ PROJECTS = {
 ALLOWED = {
     "torch",
     "transformers",
+    # Reads tokenizer.json without importing transformers, which takes seconds. transformers
+    # depends on it anyway, so that an install grows by nothing.
     "tokenizers",
     "jinja2",
     "safetensors",
