@@ -26,7 +26,8 @@ LEVELS = (
     {"stage"},
     {"api"},
     {"bench", "evaluate", "server"},
-    {"cli", "testing"},
+    {"testing"},
+    {"cli"},
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 HEAVY = ("torch", "transformers", "triton", "fastapi")

@@ -27,5 +27,6 @@ def rlt_models() -> list[ModelSpec]:
                 }
             ),
             demo="rlt_ouro/demo",
+            example="rlt_ouro.config:example",
         )
     ]

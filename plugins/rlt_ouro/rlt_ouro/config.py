@@ -65,6 +65,30 @@ def read_config(config: Mapping[str, Any], path: str, ignore: frozenset[str]) ->
     return shape
 
 
+def example() -> dict[str, Any]:
+    """A small Ouro's config.json, for checks with random weights."""
+    return {
+        "model_type": "ouro",
+        "architectures": ["OuroForCausalLM"],
+        "dtype": "float32",
+        "vocab_size": 96,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "head_dim": 16,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        "total_ut_steps": 4,
+        "early_exit_threshold": 1.0,
+        "eos_token_id": 0,
+    }
+
+
 def _read_sizes(reader: ConfigReader) -> OuroConfig:
     hidden, heads = reader.integer("hidden_size"), reader.integer("num_attention_heads")
     kv_heads = reader.integer("num_key_value_heads")

@@ -1,0 +1,1 @@
+"""The conformance kit: named checks of what a plugin declares (`rlt check`, `conformance`)."""
