@@ -40,8 +40,9 @@ def test_plugins_lists_who_declares_what(capsys: Capture) -> None:
     assert (code, err) == (0, "")
     lines = {line.split()[0]: line for line in out.splitlines() if line and line[0] != " "}
     assert "models: ouro" in lines["ouro"]
-    for name in ("nanbeige", "huginn", "kernels"):
-        assert "declares nothing yet" in lines[name]
+    assert "models: nanbeige" in lines["nanbeige"]
+    assert "models: huginn" in lines["huginn"]
+    assert "declares nothing yet" in lines["kernels"]
     assert "kv layouts: last_exited, shared, last_step" in lines["core"]
 
 
@@ -111,7 +112,7 @@ def test_without_a_model_plugin_the_listing_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """Guards the core alone: no model, and the command that brings one."""
-    monkeypatch.setenv("RLT_BLOCK", "ouro")
+    monkeypatch.setenv("RLT_BLOCK", "ouro,nanbeige,huginn")
     _, out, _ = _run(capsys, "plugins")
     assert "No model is installed: pip install rlt-ouro" in out
     code, _, err = _run(capsys, "explain")

@@ -9,15 +9,25 @@ import pytest
 from safetensors.numpy import load_file
 
 from rlt_core.kv.accounting import request_pages
-from tests.engines import GOLDEN, Answer, Setup, build, greedy, run_alone, run_together
+from tests.engines import (
+    GOLDEN,
+    Answer,
+    Setup,
+    build,
+    greedy,
+    load_model,
+    run_alone,
+    run_together,
+)
 
+MODELS = ("ouro_a", "ouro_b", "nanbeige_a", "nanbeige_b", "nanbeige_c")
 PROMPTS = ("p0", "p1", "p2")
 OUTPUTS = 24
 
 
 @pytest.mark.parametrize("page_size", [4, 16])
 @pytest.mark.parametrize("chunk_size", [1, 7, 64])
-@pytest.mark.parametrize("model", ["ouro_a", "ouro_b"])
+@pytest.mark.parametrize("model", MODELS)
 def test_prompts_together_in_the_smallest_pool(model: str, chunk_size: int, page_size: int) -> None:
     """Chunks, pages, parking and preemption must not change a token of the authors' own code, nor
     a bit of what a request gets alone (A2, A4, A14, A48)."""
@@ -26,7 +36,8 @@ def test_prompts_together_in_the_smallest_pool(model: str, chunk_size: int, page
     setup = Setup(model=model, policy="fixed", chunk_size=chunk_size, page_size=page_size)
     requests = [greedy(i, prompts[name], OUTPUTS, setup) for i, name in enumerate(PROMPTS)]
     longest = max(len(prompt) for prompt in prompts.values())
-    pages = request_pages(build(setup).kv, 4, longest, longest + OUTPUTS - 1) + 1
+    loops = load_model(model)[0].loops
+    pages = request_pages(build(setup).kv, loops, longest, longest + OUTPUTS - 1) + 1
     small = build(
         Setup(
             model=model, policy="fixed", chunk_size=chunk_size, page_size=page_size, num_pages=pages
@@ -39,7 +50,7 @@ def test_prompts_together_in_the_smallest_pool(model: str, chunk_size: int, page
     assert small.scheduler.pages.num_free == small.scheduler.pages.num_usable
 
 
-@lru_cache(maxsize=6)
+@lru_cache(maxsize=len(MODELS) * len(PROMPTS))
 def alone(model: str, name: str) -> Answer:
     """What one golden prompt gets with nothing else in the engine; no test changes it."""
     setup = Setup(model=model, policy="fixed")

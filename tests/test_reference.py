@@ -144,7 +144,7 @@ def _prompt(model: str, length: int, seed: int) -> list[int]:
 Reference = Callable[[WeightedModel], Generated]
 
 
-def _compare(model: str, found: Answer, reference: Reference) -> Generated:
+def compare(model: str, found: Answer, reference: Reference) -> Generated:
     """Tokens and depths are equal, logits within 1e-4 of the reference in float64.
 
     Where rounding alone moves float32 further than that (a random model under `shared` is
@@ -201,7 +201,7 @@ def test_gate_against_the_reference(model: str, layout: str, mode: ExitMode, see
         )
         references.append(_reference(setup, prompt, outputs, exits, Options(state_seed=i)))
     answers = run_together(build(setup), requests)
-    texts = [_compare(model, answers[i], reference) for i, reference in enumerate(references)]
+    texts = [compare(model, answers[i], reference) for i, reference in enumerate(references)]
     assert len({depth for text in texts for depth in text.depths}) > 1, "no exits drawn"
 
 
@@ -219,7 +219,7 @@ def test_scripted_depths_against_the_reference(
         request = greedy(0, prompt, len(script), setup, max_loops=largest, trace=trace)
         exits = Exit(policy=policy, trace=script, loops=loops, max_loops=largest)
         found = run_together(build(setup), [request])[0]
-        _compare(model, found, _reference(setup, prompt, len(script), exits))
+        compare(model, found, _reference(setup, prompt, len(script), exits))
         if policy == "trace":
             assert found.depths == script
 
@@ -291,7 +291,7 @@ def test_a_depth_beyond_the_trained_one(seed: int) -> None:
     built, prompt = build(setup), _prompt("tiny_a", 5, seed)
     for loops in (2, 7):
         found = run_together(built, [greedy(loops, prompt, 4, setup, loops=loops)])[loops]
-        _compare("tiny_a", found, _reference(setup, prompt, 4, Exit(loops=loops)))
+        compare("tiny_a", found, _reference(setup, prompt, 4, Exit(loops=loops)))
 
 
 def test_planes_hold_different_keys(seed: int) -> None:
