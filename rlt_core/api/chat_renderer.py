@@ -33,7 +33,9 @@ class Rendering:
         leaves a part of it out."""
         text = self._render(messages)
         if not text:
-            raise RequestError("messages", f"the chat template ({self.template.source}) is empty")
+            raise RequestError(
+                "messages", f"the chat template ({self.template.source}) writes nothing"
+            )
         first = {message["role"]: index for index, message in reversed(list(enumerate(messages)))}
         for role, index in first.items():
             self._check_role(index, role)

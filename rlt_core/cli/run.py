@@ -8,9 +8,10 @@ import typer
 
 from rlt_core.cli import options
 from rlt_core.cli.options import OnOff
+from rlt_core.contract.errors import OptionError
 
 if TYPE_CHECKING:
-    from rlt_core.cli.run_request import RunRequest
+    from rlt_core.cli.run_request import ChatRequest, RunRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -26,6 +27,25 @@ def run(
     ] = None,
     prompt_token_ids: Annotated[
         list[str] | None, typer.Option(help="Token ids, as 5,17,3; may be repeated.")
+    ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat", help="Prompts are messages of a user; without one, a session in a terminal."
+        ),
+    ] = False,
+    system: Annotated[str | None, typer.Option(help="The system message of a chat.")] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Another chat template, or one of the checkpoint's by name."
+        ),
+    ] = None,
+    chat_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="A variable of the chat template; may be repeated."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per request.")
@@ -114,6 +134,7 @@ def run(
         seed=seed,
         options={name: values[name] for name in _ENGINE},
         params={name: values[name] for name in _PARAMS},
+        chat=_chat(chat, system, chat_template, chat_option),
     )
     request.options.update(
         prompts=prompt_mode,
@@ -128,6 +149,21 @@ def run(
         request.params.update(stop_token_ids=read_ids("--stop-token-ids", stop_token_ids))
     if _answer(request, as_json=as_json, in_process=in_process, tokenizer=tokenizer):
         raise typer.Exit(2)
+
+
+def _chat(
+    wanted: bool, system: str | None, template: str | None, variables: list[str] | None
+) -> ChatRequest | None:
+    given = {"--system": system, "--chat-template": template, "--chat-option": variables}
+    if not wanted:
+        for name, value in given.items():
+            if value not in (None, []):
+                raise OptionError(name, value, "it belongs to a chat", "Fix: add --chat")
+        return None
+    from rlt_core.cli.run_chat import read_variables
+    from rlt_core.cli.run_request import ChatRequest
+
+    return ChatRequest(system=system, template=template, variables=read_variables(variables))
 
 
 def _answer(request: RunRequest, *, as_json: bool, **options: Any) -> bool:

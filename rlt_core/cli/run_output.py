@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 import typer
 
@@ -14,12 +14,26 @@ from rlt_core.api.tokenizer import Tokenizer
 from rlt_core.cli.run_request import RunRequest
 
 
+class Output(Protocol):
+    """Where answers go."""
+
+    streams: bool
+
+    def started(self, request: RunRequest, llm: LLM) -> None: ...
+
+    def grew(self, increment: Increment) -> None:
+        """A streamed answer has more (only when `streams`)."""
+        ...
+
+    def finished(self, output: RequestOutput, request: RunRequest, seconds: float) -> None: ...
+
+
 class TextOutput:
-    """The answer's text as it grows, then what it took. Notes go to stderr."""
+    """The answer's text as it grows, then what it took. Notes and reasoning go to stderr."""
 
     def __init__(self) -> None:
         self.streams = True
-        self._streamed = False
+        self._streamed = self._reasoned = False
         self._num = 0
         self._tokenizer: Tokenizer | None = None
 
@@ -36,7 +50,10 @@ class TextOutput:
 
     def grew(self, increment: Increment) -> None:
         """Prints what came, at once."""
+        self._show_reasoning(increment.reasoning)
         text = increment.text if self._streamed else increment.text.lstrip()
+        if text and not self._streamed:
+            self._end_reasoning()
         self._streamed = self._streamed or bool(text)
         typer.echo(text, nl=False)
         sys.stdout.flush()
@@ -56,8 +73,22 @@ class TextOutput:
         # With a pipe behind stdout only the answer goes there.
         err = problem is None and not sys.stdout.isatty()
         for completion in output.outputs:
-            typer.echo(f"exit depths: {self._depths(completion)}", err=err)
+            if not request.is_session:
+                typer.echo(f"exit depths: {self._depths(completion)}", err=err)
         typer.echo(_rate(output.usage, seconds), err=err)
+        if request.chat and any(c.finish_reason == "length" for c in output.outputs):
+            typer.echo("cut off by --max-tokens or --max-model-len", err=True)
+
+    def _show_reasoning(self, text: str) -> None:
+        if text:
+            typer.secho(text, nl=False, err=True, dim=True)
+            sys.stderr.flush()
+            self._reasoned = True
+
+    def _end_reasoning(self) -> None:
+        if self._reasoned:
+            typer.echo("", err=True)
+        self._reasoned = False
 
     def _depths(self, completion: CompletionOutput) -> str:
         """Each token with the loops it took: Ann(4) has(1)."""
@@ -71,12 +102,16 @@ class TextOutput:
         return " ".join(shown)
 
     def _show(self, completion: CompletionOutput) -> None:
+        if not self._streamed and not self._reasoned:
+            self._show_reasoning(completion.reasoning or "")
+        self._end_reasoning()
         if completion.text is None:
             typer.echo(_numbers(completion.token_ids))
         elif self._streamed:
             typer.echo("")
         else:
             typer.echo(completion.text.strip())
+        self._streamed = False
 
 
 class JsonOutput:
@@ -94,24 +129,26 @@ class JsonOutput:
 
     def finished(self, output: RequestOutput, request: RunRequest, seconds: float) -> None:
         """Prints the object."""
-        found = as_dict(output)
+        found = as_dict(output, is_chat=request.chat is not None)
         if request.problem is not None:
             found["expected"] = request.problem.answer.strip()
             found["grade"] = request.problem.grade
         typer.echo(json.dumps(found, ensure_ascii=False))
 
 
-def as_dict(output: RequestOutput) -> dict[str, Any]:
-    """A request as JSON: the first answer's fields, and all answers in `outputs` if n > 1."""
+def as_dict(output: RequestOutput, *, is_chat: bool = False) -> dict[str, Any]:
+    """A request as JSON: the first answer's fields, and all answers in `outputs` if n > 1. Those
+    of a chat have `reasoning`."""
     found: dict[str, Any] = {
         "prompt": output.prompt,
         "prompt_token_ids": output.prompt_token_ids,
     }
     if output.error is not None:
         return {**found, "error": str(output.error)}
-    found.update(_completion(output.outputs[0]))
-    if len(output.outputs) > 1:
-        found["outputs"] = [_completion(completion) for completion in output.outputs]
+    answers = [_completion(completion, is_chat) for completion in output.outputs]
+    found.update(answers[0])
+    if len(answers) > 1:
+        found["outputs"] = answers
     usage = output.usage
     found["usage"] = {
         "prompt_tokens": usage.prompt_tokens,
@@ -124,9 +161,10 @@ def as_dict(output: RequestOutput) -> dict[str, Any]:
     return found
 
 
-def _completion(completion: CompletionOutput) -> dict[str, Any]:
+def _completion(completion: CompletionOutput, is_chat: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
         "token_ids": completion.token_ids,
+        **({"reasoning": completion.reasoning} if is_chat else {}),
         "text": completion.text,
         "exit_depths": completion.exit_depths,
         "finish_reason": completion.finish_reason,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,15 @@ _PATH_STARTS = ("/", "./", "../", "~", ".\\", "\\")
 
 
 @dataclass(slots=True, kw_only=True)
+class ChatRequest:
+    """What `--chat` was given: the system message, the template and its variables."""
+
+    system: str | None = None
+    template: str | None = None
+    variables: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
 class RunRequest:
     """The command line, read. `resolve` must come first: it tells model and prompt apart."""
 
@@ -26,6 +36,7 @@ class RunRequest:
     seed: int | None
     options: dict[str, Any]
     params: dict[str, Any]
+    chat: ChatRequest | None = None
     problem: Problem | None = None
     folder: str = ""
     texts: list[str] = field(default_factory=list)
@@ -35,13 +46,19 @@ class RunRequest:
         """Whether the embedded demo answers."""
         return self.model is None
 
+    @property
+    def is_session(self) -> bool:
+        """Whether messages are read from the terminal, one after another."""
+        return self.chat is not None and not self.texts and sys.stdin.isatty()
+
     def resolve(self) -> None:
         """Finds the model's folder and the prompts. Raises RltErrors."""
         if self._first_is_prompt():
             self.model, self.prompt = None, self.model
         self.folder = self._find_folder()
         self.texts = [*([self.prompt] if self.prompt is not None else []), *self.prompts]
-        if self.texts or self.token_ids:
+        self._check_chat()
+        if self.texts or self.token_ids or self.is_session:
             return
         if self.model is not None:
             raise RltError(
@@ -54,6 +71,19 @@ class RunRequest:
     def all_prompts(self) -> list[Any]:
         """Texts first, then token ids, each in the order given."""
         return [*self.texts, *({"prompt_token_ids": ids} for ids in self.token_ids)]
+
+    def _check_chat(self) -> None:
+        if self.chat is None:
+            return
+        if self.token_ids:
+            raise OptionError("--prompt-token-ids", self.token_ids[0], "a chat is made of text")
+        if not self.texts and not self.is_session:
+            raise RltError(
+                "no prompt for the chat, and no terminal to ask for one\n"
+                f'Fix: rlt run {self.model or ""}{" " if self.model else ""}--chat "some text"'
+            )
+        if self.is_session and self.params.get("n", 1) != 1:
+            raise OptionError("--n", self.params["n"], "a session goes on from one answer")
 
     def _find_folder(self) -> str:
         try:
