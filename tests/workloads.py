@@ -12,7 +12,17 @@ from rlt_core.contract.errors import ConflictError
 from rlt_core.kv.accounting import request_pages
 from rlt_core.schedule.record import State
 from rlt_core.schedule.request import ABORT, EngineRequest, TickCounts
-from tests.engines import MODELS, Answer, Built, Setup, build, collect, load_model, plan_of
+from tests.engines import (
+    MODELS,
+    Answer,
+    Built,
+    Setup,
+    build,
+    collect,
+    deepest,
+    load_model,
+    plan_of,
+)
 from tests.pairwise import Row, cover
 
 # What decides the tokens.
@@ -210,7 +220,7 @@ def _template(meaning: Row, number: int, draw: random.Random) -> EngineRequest:
     lengths = (3, 4, 1, 4, 5, 9, 3, 2, 6, 5, 7) if serial else (3, 4, 1, 4, 5, 17, 9, 18, 33, 8, 16)
     length = lengths[number]
     prompt = np.array([draw.randrange(shape.vocab_size) for _ in range(length)], np.int64)
-    loops = shape.loops if draw.random() < 0.7 else draw.randint(2, shape.max_loops)
+    loops = shape.loops if draw.random() < 0.7 else draw.randint(2, deepest(shape))
     least = draw.choice((1, 1, 1, 2))
     most = loops if draw.random() < 0.6 else draw.randint(least, loops)
     outputs = draw.randint(8, 10) if number < 3 else draw.randint(3, 6)
