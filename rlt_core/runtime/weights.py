@@ -47,15 +47,15 @@ def random_weights(model: WeightedModel, seed: int) -> None:
     """Fill the weight table with seeded random values, for benchmarks and tests without a file.
 
     Matrices are drawn so that a product keeps the scale of its input; vectors near 1 (norms),
-    single values near 0 (biases).
+    but near 0 single values and what a checkpoint calls a bias.
     """
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for _, target in sorted(model.weight_table().items()):
+        for name, target in sorted(model.weight_table().items()):
             values = torch.randn(target.shape, generator=draw)
             scale = target.shape[-1] ** -0.5 if target.ndim > 1 else 0.1
-            shift = 1.0 if target.ndim == 1 and target.numel() > 1 else 0.0
-            target.copy_(values * scale + shift)
+            is_norm = target.ndim == 1 and target.numel() > 1 and not name.endswith("bias")
+            target.copy_(values * scale + is_norm)
 
 
 _Stored = Mapping[str, Any]  # name -> the open file (safetensors.safe_open) that holds it
