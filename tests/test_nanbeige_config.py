@@ -200,19 +200,27 @@ def test_an_option_that_no_released_weights_use(field: str) -> None:
 
 
 # What the authors' class writes out beside the fields of the golden files.
-_WRITTEN = {
-    **dict.fromkeys(("enable_hyper_connection", "enable_mhc", "enable_h_res_identity"), False),
-    **dict.fromkeys(("mhc_identity_nohresparam", "mhc_diff_for_loop"), False),
-    **dict.fromkeys(("mhc_double_stream_position_for_loop", "emb_neighbor_num"), None),
-    **dict.fromkeys(("emb_split_num", "emb_tp_num", "ngram_vocab_size_ratio"), None),
-    **dict.fromkeys(("ngram_embedding_hidden_size", "ngram_layer_downproject_size"), None),
-    **dict.fromkeys(("ngram_mod_force_prime", "ngram_compressed_tokenizer"), False),
-    **dict.fromkeys(("ngram_insert_all_layers", "skip_ngram_for_input"), False),
-    **dict.fromkeys(("enable_depth_attention", "enable_double_loop_split"), False),
-    **dict.fromkeys(("depth_attention_stride", "loop_middle_layers"), None),
-    **{"insert_ngram_layer_idx": [], "loop_share_kv": False, "pretraining_tp": 1},
-    **{"num_residual_streams": 4, "mhc_sinkhorn_iterations": 20, "mhc_init_gating_factor": 0.01},
-    **{"ngram_fused_mode": "average", "depth_attention_recent_window": 0},
+_FALSE = {
+    *("enable_hyper_connection", "enable_mhc", "enable_h_res_identity", "mhc_identity_nohresparam"),
+    *("mhc_diff_for_loop", "ngram_mod_force_prime", "ngram_compressed_tokenizer"),
+    *("ngram_insert_all_layers", "skip_ngram_for_input", "enable_depth_attention"),
+    *("enable_double_loop_split", "loop_share_kv"),
+}
+_NULL = {
+    *("mhc_double_stream_position_for_loop", "emb_neighbor_num", "emb_split_num", "emb_tp_num"),
+    *("ngram_vocab_size_ratio", "ngram_embedding_hidden_size", "ngram_layer_downproject_size"),
+    *("depth_attention_stride", "loop_middle_layers"),
+}
+_WRITTEN: dict[str, Any] = {
+    **dict.fromkeys(_FALSE, False),
+    **dict.fromkeys(_NULL, None),
+    "insert_ngram_layer_idx": [],
+    "pretraining_tp": 1,
+    "num_residual_streams": 4,
+    "mhc_sinkhorn_iterations": 20,
+    "mhc_init_gating_factor": 0.01,
+    "ngram_fused_mode": "average",
+    "depth_attention_recent_window": 0,
     "depth_attention_static_anchor_once": True,
 }
 
