@@ -40,7 +40,7 @@ def divergence(before: Tensor, now: Tensor) -> Tensor:
     A token without probability before counts nothing, whatever it has now.
     """
     p = before.exp()
-    return row_sum(torch.where(p > 0, p * (before - now), 0.0))
+    return row_sum(torch.where(p == 0, 0.0, p * (before - now)))
 
 
 def uniform(vocab_size: int) -> float:
