@@ -121,7 +121,7 @@ def test_text_and_tokens_equal_those_of_transformers(name: str, folders: dict[st
                 assert dropped or isinstance(expected, Exception), (label, kind, found)
                 refused += 1
                 continue
-            tokens = theirs(loaded, messages, options, tokenize=True)
+            tokens = theirs(loaded, messages, options, tokenize=True, return_dict=True)
             assert found.text == expected, (label, kind)
             assert found.tokens == tokens["input_ids"], (label, kind)
             equal += 1
