@@ -62,7 +62,7 @@ PLAIN_SPEC = replace(
     architectures=("RltTinyPlainForCausalLM",),
     provides=SPEC.provides - {Word.KEYED_STATE},
     options=(),
-    example=None,
+    example="rlt_core.testing.tiny:plain_example",
 )
 SPECS = {"a": SPEC, "b": PLAIN_SPEC}
 
@@ -173,8 +173,13 @@ def read_config(config: dict[str, Any], path: str, ignore: frozenset[str]) -> Mo
 
 
 def example() -> dict[str, Any]:
-    """The configuration that the conformance kit builds: variant "a"."""
-    return dict(VARIANTS["a"])
+    """What the conformance kit builds: variant "a" with fewer loops."""
+    return {**VARIANTS["a"], "loops": 3, "max_loops": 5}
+
+
+def plain_example() -> dict[str, Any]:
+    """The same of variant "b", with fewer layers; checks of layouts and policies run on it."""
+    return {**VARIANTS["b"], "prelude_layers": 1, "core_layers": 2, "coda_layers": 1}
 
 
 def tiny_shape(variant: str) -> ModelShape:

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rlt_core.contract.errors import ConfigError
-from rlt_core.contract.specs import ModelShape, ModelSpec, Spec
+from rlt_core.contract.specs import (
+    ExitPolicySpec,
+    KVLayoutSpec,
+    ModelShape,
+    ModelSpec,
+    PromptModeSpec,
+    Spec,
+    StrategySpec,
+)
 from rlt_core.plugins.discovery import PluginInfo
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.model_folder import CONFIG, read_config
@@ -79,6 +87,30 @@ class PartSubject(Generic[S]):
     def make(self) -> Any:
         """A new object of the factory."""
         return self.load()()
+
+
+class LayoutSubject(PartSubject[KVLayoutSpec]):
+    """A KV layout."""
+
+    kind = "layout"
+
+
+class PolicySubject(PartSubject[ExitPolicySpec]):
+    """An exit policy."""
+
+    kind = "policy"
+
+
+class StrategySubject(PartSubject[StrategySpec]):
+    """A scheduling strategy."""
+
+    kind = "strategy"
+
+
+class PromptModeSubject(PartSubject[PromptModeSpec]):
+    """An order of prompt cells."""
+
+    kind = "prompt mode"
 
 
 @dataclass(slots=True)

@@ -114,9 +114,8 @@ def requests_of(
                 loops=loops,
                 max_loops=loops,
                 trace=trace,
-                temperature=0.8 * (number % 2),
                 seed=number,
-                **fields,
+                **{"temperature": 0.8 * (number % 2), **fields},
             )
         )
     return made
