@@ -24,6 +24,7 @@ from tests.engines import (
     plan_of,
 )
 from tests.pairwise import Row, cover
+from tests.start_states import start_states
 
 # What decides the tokens.
 MEANING = {
@@ -236,6 +237,7 @@ def _template(meaning: Row, number: int, draw: random.Random) -> EngineRequest:
     if meaning["policy"] == "trace":
         deep = [draw.choice((draw.randint(1, loops), loops)) for _ in range(length + outputs)]
         fields["trace"] = np.array(deep, np.int32)
+    fields |= _options(meaning, draw)
     if number >= POOL_SIZE - 2:
         border = draw.randint(0, length)
         return EngineRequest(
@@ -244,6 +246,20 @@ def _template(meaning: Row, number: int, draw: random.Random) -> EngineRequest:
     return EngineRequest(
         request_id=number, prompt=prompt, max_tokens=outputs, **fields, **_sampling(shape, draw)
     )
+
+
+def _options(meaning: Row, draw: random.Random) -> dict[str, Any]:
+    """Options of a model that has them, for half of its requests: warm starts and tables too."""
+    plan = plan_of(Setup(**meaning))  # type: ignore[arg-type]
+    if not plan.model.options or draw.random() < 0.5:
+        return {}
+    options: dict[str, bool | float] = {"state_scale": draw.choice((0.0, 0.5, 1.0))}
+    options["warm_start"] = draw.random() < 0.6
+    widths = plan.shape.table_widths.items() if draw.random() < 0.4 else ()
+    return {
+        "options": options,
+        "tables": {name: start_states(width, draw.randrange(3)) for name, width in widths},
+    }
 
 
 def _sampling(shape: Any, draw: random.Random) -> dict[str, Any]:
