@@ -368,6 +368,22 @@ def test_a_function_is_a_tool(render: Render) -> None:
     assert '"name": "weather", "description": "Tells the weather."' in text
 
 
+def test_fields_without_a_value_are_left_out(render: Render) -> None:
+    """A field that is None was written as the word None."""
+    messages = [{"role": "user", "content": "Hi", "name": None}]
+    text = "{{ messages[0].content }}{{ messages[0].name }}"
+    assert render("chatml", messages, chat_template=text) == "Hi"
+
+
+def test_a_message_that_ends_in_a_tag_opens_nothing(folders: dict[str, Path]) -> None:
+    """A user's own "<think>" at the end of what was written made all of the answer reasoning."""
+    text = "{{ messages[0].content }}"
+    conversation = form(folders["chatml"]).conversation(
+        [user("<think>")], chat_template=text, add_generation_prompt=False
+    )
+    assert not conversation.rendered.turn.inside
+
+
 def test_the_messages_stay_as_they_are(render: Render) -> None:
     """A conversation that was rendered could not be used again."""
     messages = [user("a"), assistant("b", tool_calls=None, reasoning="r"), user("c")]
