@@ -24,6 +24,7 @@ class Lessons:
         self._batch = batch
         self._rejected = rejected
         self._average = 1.0
+        self.finished = False
 
     def batch(self) -> Batch:
         problems = [
@@ -35,6 +36,10 @@ class Lessons:
         """Take note of a batch's mean value loss after each loop."""
         loss = value_losses[-1] if self.level else value_losses[0]
         self._average += 0.1 * (loss - self._average)
-        if self._average < LEVEL_LOSS and self.level < GRADES[-1]:
+        if self._average >= LEVEL_LOSS:
+            return
+        if self.level < GRADES[-1]:
             self.level += 1
             self._average = 1.0
+        else:
+            self.finished = True

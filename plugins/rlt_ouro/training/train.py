@@ -28,16 +28,18 @@ from training.optim import Muon
 from training.tokenizer import EOS_ID, write_tokenizer
 
 MUON_RATE, ADAM_RATE, GATE_RATE = 0.004, 0.003, 0.02
-PRINT_EVERY, SAVE_EVERY = 20, 200
+RISE_STEPS, PRINT_EVERY, SAVE_EVERY = 40, 20, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`steps` are of stage 1, `gate_steps` of stage 2; `batch` counts problems."""
+    """Stage 1 ends `fall_steps` after the highest grade is learnt, or after `steps`; `gate_steps`
+    are of stage 2; `batch` counts problems."""
 
     out: Path
     seed: int = 1
     steps: int = 2000
+    fall_steps: int = 300
     gate_steps: int = 100
     batch: int = 64
     device: str = "cpu"
@@ -72,8 +74,14 @@ def train_loops(model: Ouro, lessons: Lessons, options: Options) -> list[float]:
     """Stage 1, gate included; every step's loss."""
     optimizers = make_optimizers(model)
     history: list[float] = []
+    fall_steps = min(options.fall_steps, int(0.4 * options.steps))
+    fall = options.steps - fall_steps
     for step in range(options.steps):
-        set_rates(optimizers, schedule(step, options.steps))
+        if lessons.finished:
+            fall = min(fall, step)
+        if step == fall + fall_steps:
+            break
+        set_rates(optimizers, schedule(step, fall, fall_steps))
         answers = read_answers(model, lessons.batch().to(options.device))
         loss = expected_loss(answers)
         loss.backward()
@@ -84,7 +92,7 @@ def train_loops(model: Ouro, lessons: Lessons, options: Options) -> list[float]:
         history.append(loss.item())
         values = answers.value_losses()
         lessons.report(values)
-        if step % PRINT_EVERY == 0 or step == options.steps - 1:
+        if step % PRINT_EVERY == 0:
             shown = " ".join(f"{value:.3f}" for value in values)
             print(f"step {step} level {lessons.level} value loss by loop {shown}", flush=True)
         if step % SAVE_EVERY == SAVE_EVERY - 1:
@@ -100,8 +108,9 @@ def train_gate(model: Ouro, lessons: Lessons, options: Options) -> list[float]:
     optimizer = torch.optim.AdamW(gate.parameters(), lr=GATE_RATE, weight_decay=0.0)
     keep_peak_rates([optimizer])
     history: list[float] = []
+    fall = int(0.6 * options.gate_steps)
     for step in range(options.gate_steps):
-        set_rates([optimizer], schedule(step, options.gate_steps))
+        set_rates([optimizer], schedule(step, fall, options.gate_steps - fall))
         loss = gate_loss(read_answers(model, lessons.batch().to(options.device)))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -137,10 +146,10 @@ def set_rates(optimizers: list[torch.optim.Optimizer], share: float) -> None:
             group["lr"] = group["peak"] * share
 
 
-def schedule(step: int, steps: int) -> float:
-    """Share of the peak rate: a short rise, a plateau, a linear fall over the last 40 %."""
-    rise = min(1.0, (step + 1) / min(40, max(1, steps // 4)))
-    return rise * min(1.0, (steps - step) / (0.4 * steps))
+def schedule(step: int, fall: int, fall_steps: int) -> float:
+    """Share of the peak rate: a short rise, a plateau, a linear fall from step `fall` on."""
+    rise = min(1.0, (step + 1) / min(RISE_STEPS, max(1, fall // 2)))
+    return rise * min(1.0, (fall + fall_steps - step) / fall_steps)
 
 
 def save(model: Ouro, config: dict[str, Any], folder: Path) -> None:
@@ -155,7 +164,7 @@ def save(model: Ouro, config: dict[str, Any], folder: Path) -> None:
 def read_options() -> Options:
     parser = argparse.ArgumentParser(description="Train rlt's demo model.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    for name in ("seed", "steps", "gate_steps", "batch", "threads"):
+    for name in ("seed", "steps", "fall_steps", "gate_steps", "batch", "threads"):
         default = Options.__dataclass_fields__[name].default
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
