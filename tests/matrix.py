@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from rlt_core.contract.protocols import WeightedModel
-from rlt_core.schedule.request import TickCounts
-from tests.engines import Setup, build, greedy, load_model, run_alone
+from rlt_core.schedule.request import EngineRequest, TickCounts
+from tests.engines import Answer, Setup, build, greedy, load_model, run_alone
 from tests.pairwise import Row
 from tests.reference import Exit, generate
-from tests.workloads import MEANING, differences, run, templates, workload
+from tests.workloads import MEANING, THRESHOLDS, differences, run, templates, workload
 
 ANCHOR_PROMPT = 5
 ANCHOR_OUTPUTS = 5
@@ -34,6 +34,15 @@ def meaning_of(row: Row) -> Row:
     return {name: row[name] for name in MEANING}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What the requests of one meaning get one at a time; `wrong`: how the anchor differs."""
+
+    requests: list[EngineRequest]
+    answers: list[Answer]
+    wrong: tuple[str, ...]
+
+
 def check_meaning(
     rows: Sequence[Row], seed: int, model: WeightedModel | None = None
 ) -> list[Verdict]:
@@ -41,19 +50,29 @@ def check_meaning(
 
     `model` replaces the engine's own, for planted faults; the reference keeps the right one.
     """
+    alone = run_meaning(meaning_of(rows[0]), seed, model)
+    return [check_row(row, alone, seed, model) for row in rows]
+
+
+def run_meaning(meaning: Row, seed: int, model: WeightedModel | None = None) -> Alone:
+    """The requests of a meaning and their answers alone; none where the anchor differs."""
     torch.set_num_threads(1)
-    meaning, draw = meaning_of(rows[0]), random.Random(f"{seed} {rows}")
-    made = templates(meaning, seed)
+    made, wrong = templates(meaning, seed), tuple(anchor(meaning, seed, model))
+    if wrong:
+        return Alone(requests=made, answers=[], wrong=wrong)
     built = build(Setup(**meaning, num_slots=1), model)  # type: ignore[arg-type]
-    alone = [run_alone(built, request) for request in made]
-    anchored = anchor(meaning, seed, model)
-    verdicts = []
-    for row in rows:
-        load = workload(row, made, draw)
-        found, counts = run(load, build(load.setup, model))
-        wrong = (*anchored, *differences(load, found, alone))
-        verdicts.append(Verdict(row=row, wrong=wrong, counts=counts))
-    return verdicts
+    answers = [run_alone(built, request) for request in made]
+    return Alone(requests=made, answers=answers, wrong=())
+
+
+def check_row(row: Row, alone: Alone, seed: int, model: WeightedModel | None = None) -> Verdict:
+    """Compare one workload, which depends on row and seed only."""
+    torch.set_num_threads(1)
+    if alone.wrong:
+        return Verdict(row=row, wrong=alone.wrong, counts=TickCounts())
+    load = workload(row, alone.requests, random.Random(f"{seed} {row}"))
+    found, counts = run(load, build(load.setup, model))
+    return Verdict(row=row, wrong=tuple(differences(load, found, alone.answers)), counts=counts)
 
 
 def anchor(meaning: Row, seed: int, model: WeightedModel | None = None) -> list[str]:
@@ -66,7 +85,8 @@ def anchor(meaning: Row, seed: int, model: WeightedModel | None = None) -> list[
     prompt = [draw.randrange(shape.vocab_size) for _ in range(ANCHOR_PROMPT)]
     script = [shape.loops, 1, 2, shape.loops, 1]
     trace = np.array(script, np.int32) if setup.policy == "trace" else None
-    params = {"exit_threshold": 0.5} if setup.policy == "gate" else {}
+    threshold = THRESHOLDS.get(setup.policy, (1.0, 1.0))[1]
+    params = {"exit_threshold": threshold} if setup.policy in THRESHOLDS else {}
     most = 2 if setup.policy == "fixed" else shape.loops
     request = greedy(
         0, prompt, ANCHOR_OUTPUTS, setup, max_loops=most, trace=trace, exit_params=params
@@ -76,7 +96,13 @@ def anchor(meaning: Row, seed: int, model: WeightedModel | None = None) -> list[
         right,
         prompt,
         ANCHOR_OUTPUTS,
-        Exit(policy=setup.policy, threshold=0.5, trace=script, loops=shape.loops, max_loops=most),
+        Exit(
+            policy=setup.policy,
+            threshold=threshold,
+            trace=script,
+            loops=shape.loops,
+            max_loops=most,
+        ),
         layout=setup.layout,
         full=setup.mode == "full",
     )
