@@ -10,6 +10,11 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.rlt-installed
 TORCH ?= torch==2.13.0
+# Two processes, on machines with more cores too: each may need a gigabyte. JOBS=8 for more.
+JOBS ?= 2
+# Each process starts with half of the tests in their order, and takes over from the other when it
+# has none left: no file is the long tail, and a module's fixtures are mostly built once.
+PYTEST := $(PY) -m pytest -n $(JOBS) --dist worksteal
 PLUGINS := plugins/rlt_ouro plugins/rlt_nanbeige plugins/rlt_huginn plugins/rlt_kernels
 DOCS := $(wildcard README.md docs/*.md)
 
@@ -25,10 +30,10 @@ run: $(STAMP)
 	$(VENV)/bin/rlt run --seed 0
 
 test: $(STAMP)
-	$(PY) -m pytest
+	$(PYTEST)
 
 test-fast: $(STAMP)
-	$(PY) -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-gpu: $(STAMP)
 	$(PY) -m pytest -m gpu

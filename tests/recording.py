@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 RECORD_VARIABLE = "RLT_RECORD"
+FAULT = "planted fault"  # the property in which a test reports a fault and how it was seen
 
 
 def record(name: str, values: dict[str, object]) -> None:
@@ -41,7 +42,8 @@ def record(name: str, values: dict[str, object]) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """conftest.py's hook: the counts of a whole run (no file, -k or -m given) as record "tests",
-    and those that the equality matrix printed as record "equality"."""
+    those that the equality matrix printed as record "equality", and the planted faults as
+    "faults". It runs once, after the tests of all processes (pytest -n), in whatever order."""
     stats = terminalreporter.stats
     counts = {kind: len(stats.get(kind, ())) for kind in _KINDS}
     passed = [report for report in stats.get("passed", ()) if report.when == "call"]
@@ -50,6 +52,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for report in passed:
         if report.nodeid.endswith("::test_the_equality_matrix"):
             record("equality", printed_counts(report.capstdout))
+    faults = [fault for report in passed for name, fault in report.user_properties if name == FAULT]
+    if faults:
+        record("faults", {"faults": sorted(faults, key=lambda fault: str(fault["fault"]))})
 
 
 def printed_counts(text: str) -> dict[str, object]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.matrix import check_meaning
 from tests.pairwise import Row
 from tests.planted import FAULTS, Fault, neighbours_seed
-from tests.recording import record
+from tests.recording import FAULT
 
 MEANING: Row = {
     "model": "ouro_a",
@@ -29,7 +31,6 @@ SCHEDULE: Row = {
 }
 SEED = 3
 DRAWING_SEED = 4  # its requests draw with several seeds
-SEEN: list[dict[str, str]] = []  # of this run, for docs/validation.md
 
 
 def test_nothing_is_seen_without_a_fault() -> None:
@@ -39,7 +40,9 @@ def test_nothing_is_seen_without_a_fault() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_planted_fault_is_seen(fault: Fault) -> None:
+def test_a_planted_fault_is_seen(
+    fault: Fault, record_property: Callable[[str, object], None]
+) -> None:
     """A comparison that passes with the fault in place guards nothing."""
     with pytest.MonkeyPatch.context() as patch:
         model = fault(patch)
@@ -47,5 +50,5 @@ def test_a_planted_fault_is_seen(fault: Fault) -> None:
         (verdict,) = check_meaning([{**MEANING, **SCHEDULE}], seed, model)
     print(*verdict.wrong[:3], sep="\n")
     assert verdict.wrong
-    SEEN.append({"fault": fault.__name__, "seen as": verdict.wrong[0].split(": ")[-1][:60]})
-    record("faults", {"faults": SEEN})
+    seen = verdict.wrong[0].split(": ")[-1][:60]
+    record_property(FAULT, {"fault": fault.__name__, "seen as": seen})
