@@ -45,7 +45,7 @@ class HostPages:
         self.table: I32 = np.zeros((num_slots, plan.table_rows, pages_per_row), np.int32)
         self.page_limit: I32 = np.zeros(num_slots, np.int32)
         self.columns: I64 = np.zeros(num_slots, np.int64)
-        self._flat_table = self.table.reshape(-1)
+        self._flat_table, self._by_slot = self.table.reshape(-1), self.table.reshape(num_slots, -1)
         self._kind: I64 = np.zeros(num_slots, np.int64)
         self._shift = plan.page_size.bit_length() - 1  # page sizes are powers of two
         self._last_offset = plan.page_size - 1
@@ -55,7 +55,7 @@ class HostPages:
         self._rows_of = [row_index(rows) for rows in kinds]
         self._slot_entries = plan.table_rows * pages_per_row
         self._offsets = np.arange(self._slot_entries).reshape(-1, pages_per_row)
-        self._known_offsets: dict[tuple[int, int, int], I64] = {}
+        self._known_offsets: dict[tuple[int, int], I64] = {}
         self._num_rows: I64 = self._has_row.sum(1)
         self._rng = None if shuffle_seed is None else np.random.default_rng(shuffle_seed)
         # A stack: entries below num_free are free, the next one given is the topmost.
@@ -79,13 +79,13 @@ class HostPages:
     def pages_needed(self, slots: I64, to_positions: I64) -> I64:
         """Pages that each slot lacks to hold `to_positions` positions."""
         lacking = self.columns_needed(to_positions) - self.columns[slots]
-        pages: I64 = np.maximum(lacking, 0) * self._num_rows[self._kind[slots]]
+        pages: I64 = np.maximum(lacking, 0) * self.growth(slots)
         return pages
 
-    def pages_of(self, slot: int, to_position: int) -> int:
-        """`pages_needed` of one slot."""
-        lacking = ((to_position + self._last_offset) >> self._shift) - int(self.columns[slot])
-        return max(lacking, 0) * int(self._num_rows[self._kind[slot]])
+    def growth(self, slots: I64) -> I64:
+        """Pages of one more column of each slot."""
+        pages: I64 = self._num_rows[self._kind[slots]]
+        return pages
 
     def can_grow(self, slots: I64, to_positions: I64) -> bool:
         """Whether all of these slots can be grown together."""
@@ -93,10 +93,22 @@ class HostPages:
             return True
         return int(np.add.reduce(self.pages_needed(slots, to_positions))) <= self.num_free
 
-    def admit(self, slot: int, loops: int) -> None:
-        """A slot without pages begins the prompt of a request of `loops` loops."""
+    def admit(
+        self, slot: int, loops: int, to_position: int = 0, *, has_prompt: bool = True
+    ) -> None:
+        """A slot without pages begins a request of `loops` loops, with its prompt if it has one
+        and with pages for `to_position` positions, which the caller knows to be there."""
         assert not self.columns[slot], f"slot {slot} still holds pages"
-        self._kind[slot] = loops - 1
+        kind = loops - 1 if has_prompt else _DECODE * self.plan.max_depth + loops - 1
+        self._kind[slot] = kind
+        columns = (to_position + self._last_offset) >> self._shift
+        if columns:
+            self._check_width(columns)
+            offsets = self._offsets_of(kind, columns)
+            assert len(offsets) <= self.num_free, f"{len(offsets)} pages, {self.num_free} free"
+            self._by_slot[slot][offsets] = self._pop(len(offsets))
+            self.columns[slot], self.page_limit[slot] = columns, columns << self._shift
+            self._changed.append(offsets + slot * self._slot_entries)
 
     def grow(self, slots: I64, to_positions: I64) -> None:
         """Give distinct slots pages for `to_positions` positions; those that have them keep
@@ -121,37 +133,25 @@ class HostPages:
         self._changed.append(flat)
         return True
 
-    def grow_one(self, slot: int, to_position: int) -> None:
-        """`grow` of one slot, whose pages the caller knows to be there."""
-        if to_position <= self.page_limit[slot]:
-            return
-        start, stop = int(self.columns[slot]), (to_position + self._last_offset) >> self._shift
-        self._check_width(stop)
-        flat = self._entries_of(slot, int(self._kind[slot]), start, stop)
-        assert len(flat) <= self.num_free, f"slot {slot}: {len(flat)} pages, {self.num_free} free"
-        self._flat_table[flat] = self._pop(len(flat))
-        self.columns[slot], self.page_limit[slot] = stop, stop << self._shift
-        self._changed.append(flat)
-
     def drop_planes(self, slot: int) -> None:
         """The prompt of this slot is done: free the planes that decoding does not use.
         Nothing happens to a slot that was told before."""
         depth, loops = self.plan.max_depth, int(self._kind[slot])
         if loops >= _DECODE * depth:
             return
-        flat = self._entries_of(slot, _DROPPED * depth + loops, 0, int(self.columns[slot]))
+        offsets = self._offsets_of(_DROPPED * depth + loops, int(self.columns[slot]))
         self._kind[slot] = _DECODE * depth + loops
-        if len(flat):
-            self._clear(flat)
-            self._changed.append(flat)
+        if len(offsets):
+            self._clear(slot, offsets)
+            self._changed.append(offsets + slot * self._slot_entries)
 
     def free(self, slot: int) -> None:
         """Take all pages of this slot; its request ended or was preempted. The entries are no
         changes: the device empties the tables of a slot that is cleared."""
-        flat = self._entries_of(slot, int(self._kind[slot]), 0, int(self.columns[slot]))
+        offsets = self._offsets_of(int(self._kind[slot]), int(self.columns[slot]))
         self.columns[slot] = self.page_limit[slot] = 0
-        if len(flat):
-            self._clear(flat)
+        if len(offsets):
+            self._clear(slot, offsets)
 
     def take_changes(self) -> tuple[I64, I32]:
         """(flat table index, page) of every entry changed since the last call, but for those of
@@ -197,23 +197,24 @@ class HostPages:
         wanted = has_row[:, :, None] & (columns < width[:, None])[:, None]
         return (base[:, :, None] + columns)[wanted]
 
-    def _entries_of(self, slot: int, kind: int, start: int, stop: int) -> I64:
-        """`_entries` of one slot."""
-        offsets = self._known_offsets.get((kind, start, stop))
+    def _offsets_of(self, kind: int, columns: int) -> I64:
+        """Indices of the first columns of a kind's rows in one slot's table."""
+        offsets = self._known_offsets.get((kind, columns))
         if offsets is None:
-            offsets = self._offsets[self._rows_of[kind], start:stop].ravel()
+            offsets = self._offsets[self._rows_of[kind], :columns].ravel()
             if len(self._known_offsets) == _MOST_KNOWN:
                 self._known_offsets.clear()
-            self._known_offsets[kind, start, stop] = offsets
-        return offsets + slot * self._slot_entries
+            self._known_offsets[kind, columns] = offsets
+        return offsets
 
     def _set_columns(self, slots: I64, columns: I64) -> None:
         self.columns[slots] = columns
         self.page_limit[slots] = columns << self._shift
 
-    def _clear(self, flat: I64) -> None:
-        pages = self._flat_table.take(flat)
-        self._flat_table[flat] = SENTINEL_PAGE
+    def _clear(self, slot: int, offsets: I64) -> None:
+        entries = self._by_slot[slot]
+        pages = entries[offsets]
+        entries[offsets] = SENTINEL_PAGE
         self._push(pages)
         self._freed.append(pages)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlt_core.contract.protocols import PromptMode, PromptView
+from rlt_core.schedule.forced import Forced
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.residency import Residency
 
@@ -21,29 +22,30 @@ class CellStarter:
         residency, cells = self._residency, self._residency.cells
         if not residency.prompts:
             return
-        moved, waiting = residency.table.moved, []
+        waiting: list[Record] = []
         order = residency.prompts
         if len(order) > 1:
-            order = sorted(order, key=lambda r: (r.request.priority, moved[r.slot], r.serial))
+            order = sorted(order, key=lambda r: (r.request.priority, r.moved, r.serial))
         free = min(cells.num_free, budget - cells.num_rows)
         for record in order:
-            length = self._cell_len(record, free)
+            forced = record.forced
+            assert forced is not None, record
+            length = self._cell_len(record, forced, free)
             if not length:
                 waiting.append(record)
                 # Nobody takes the places that an earlier one waits for.
                 free = 0
             elif length > 0:
-                cells.start(record, record.next_start, record.next_start + length, tick)
-                residency.counts.waited(residency.table.touch(record.slot, tick))
+                cells.start(record, forced, length, tick)
+                residency.counts.waited(tick - record.moved)
+                record.moved = tick
                 free -= length
             else:
                 waiting.append(record)
         residency.prompts = waiting
 
-    def _cell_len(self, record: Record, free: int) -> int:
+    def _cell_len(self, record: Record, forced: Forced, free: int) -> int:
         """Rows of its next cell; 0 when places are lacking, -1 when pages are."""
-        forced = record.forced
-        assert forced is not None, record
         if free <= 0:
             return 0
         start = record.next_start

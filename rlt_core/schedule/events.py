@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import msgspec
 import numpy as np
 
 from rlt_core.runtime.batch import (
@@ -21,11 +20,11 @@ from rlt_core.schedule.record import Record, State
 from rlt_core.schedule.request import ABORT, ERROR, LENGTH, RUNNING, Events
 from rlt_core.schedule.residency import Residency
 
+EVENT_ID = EVENT_SLOT  # an event's columns are a tick's, with request ids for slots
 _NOT_FINITE = "the logits were not finite (NaN or infinite): a damaged checkpoint or an overflow"
 
 
-@dataclass(slots=True, kw_only=True)
-class Flight:
+class Flight(msgspec.Struct, kw_only=True, eq=False):
     """A tick that was submitted: who owned the slots then, and what its prompt rows answer.
 
     owner int64 [S]: serials. score_slot, score_position int64 [X] or None: rows with a target, in
@@ -38,7 +37,7 @@ class Flight:
     num_withdrawn: int
     score_slot: I64 | None = None
     score_position: I64 | None = None
-    scored: list[Record] = field(default_factory=list)
+    scored: list[Record] = []
     num_firsts: int = 0
 
 
@@ -64,10 +63,15 @@ class Collector:
         """The events of one tick."""
         # Before a first output in the same tick can end the request.
         score_ids = self._score_ids(flight)
+        slots = out.slot
+        places = (slots >= 0).nonzero()[0]
+        slots = slots[places]
+        self._count(out, len(places) - flight.num_firsts)
+        columns = out.columns.take(places, 1)
         if flight.num_withdrawn == self._residency.num_withdrawn:
-            events = self._all_mine(out, flight)
+            events = self._all_mine(out, columns, places, slots)
         else:
-            events = self._some_mine(out, flight)
+            events = self._some_mine(out, columns, places, slots, flight.owner[slots])
         if score_ids is not None:
             _put_scores(events, out, flight, score_ids)
         if flight.scored:
@@ -78,44 +82,37 @@ class Collector:
         """What is to be told when no tick is in flight."""
         return self._with_endings(empty_events(tick))
 
-    def _all_mine(self, out: TickOutput, flight: Flight) -> Events:
+    def _all_mine(self, out: TickOutput, columns: I64, places: I64, slots: I64) -> Events:
         """Every output's request is still in its slot."""
-        there = out.slot >= 0
-        columns = out.columns.compress(there, 1)
-        slot = columns[EVENT_SLOT]
-        self._count(out, len(slot) - flight.num_firsts)
-        request_id = self._residency.table.request_id.take(slot)
-        self._advance(columns, out.tick)
-        columns[0] = request_id
-        return _events(out, columns, there)
+        columns[EVENT_ID] = self._residency.table.request_id[slots]
+        failed = self._advance(slots, columns, out.tick)
+        return _events(out, columns, places, failed)
 
-    def _some_mine(self, out: TickOutput, flight: Flight) -> Events:
+    def _some_mine(
+        self, out: TickOutput, columns: I64, places: I64, slots: I64, owner: I64
+    ) -> Events:
         """A request that ended by itself has no outputs in flight; one that lost its slot may."""
         table = self._residency.table
-        index = (out.slot >= 0).nonzero()[0]
-        columns = out.columns.take(index, 1)
-        slot = columns[EVENT_SLOT]
-        self._count(out, len(slot) - flight.num_firsts)
-        request_id, owner = table.request_id.take(slot), flight.owner.take(slot)
-        mine = table.owner.take(slot) == owner
-        self._advance(columns[:, mine], out.tick)
-        kept = self._strays(columns, out.tick, owner, mine, request_id)
-        columns[0] = request_id
-        return _events(out, columns[:, kept], index[kept])
+        mine = table.owner[slots] == owner
+        columns[EVENT_ID] = table.request_id[slots]
+        failed = self._advance(slots[mine], columns[:, mine], out.tick)
+        kept = self._strays(columns, out.tick, owner, mine, failed)
+        return _events(out, columns[:, kept], places[kept], failed)
 
-    def _advance(self, columns: I64, tick: int) -> None:
-        """Outputs of requests that are still in their slots."""
-        residency, slot = self._residency, columns[EVENT_SLOT]
-        outputs = columns[EVENT_TOKEN : EVENT_DEPTH + 1]
-        residency.counts.waited(residency.table.put(slot, outputs, tick))
-        ended = columns[EVENT_FINISH].nonzero()[0]
-        if len(ended):
-            residency.end_slots(slot.take(ended))
+    def _advance(self, slots: I64, columns: I64, tick: int) -> list[int]:
+        """Outputs of requests that are still in their slots; ids of those that failed."""
+        self._residency.table.put(slots, columns[EVENT_TOKEN : EVENT_DEPTH + 1], tick)
+        finish, failed = columns[EVENT_FINISH], []
+        for i in finish.nonzero()[0].tolist():
+            if finish[i] == ERROR:
+                failed.append(int(columns[EVENT_ID, i]))
+            self._residency.end_slot(int(slots[i]))
+        return failed
 
-    def _strays(self, columns: I64, tick: int, owner: I64, mine: B8, request_id: I64) -> B8:
+    def _strays(self, columns: I64, tick: int, owner: I64, mine: B8, failed: list[int]) -> B8:
         """Outputs whose owner lost the slot: kept for the preempted, dropped for the ended.
 
-        Fills in their request ids; which entries are kept.
+        Fills in their request ids, adds those that failed; which entries are kept.
         """
         kept: B8 = mine.copy()
         for i in np.flatnonzero(~mine).tolist():
@@ -125,9 +122,11 @@ class Collector:
             record.tokens = np.append(record.tokens, np.int32(columns[EVENT_TOKEN, i]))
             record.depths = np.append(record.depths, np.int32(columns[EVENT_DEPTH, i]))
             record.moved = tick
-            kept[i], request_id[i] = True, record.request.request_id
+            kept[i], columns[EVENT_ID, i] = True, record.request.request_id
             if columns[EVENT_FINISH, i] != RUNNING:
                 self._residency.end(record)
+            if columns[EVENT_FINISH, i] == ERROR:
+                failed.append(record.request.request_id)
         return kept
 
     def _score_ids(self, flight: Flight) -> I64 | None:
@@ -183,16 +182,15 @@ def empty_events(tick: int) -> Events:
     return Events(tick=tick, columns=np.zeros((6, 0), np.int64))
 
 
-def _events(out: TickOutput, columns: I64, places: I64 | B8) -> Events:
-    """The events of these places; columns as in Events."""
+def _events(out: TickOutput, columns: I64, places: I64, failed: list[int]) -> Events:
+    """The events of these places; columns as in Events, failed: ids of requests that did."""
     events = Events(tick=out.tick, columns=columns)
     if out.top_ids is not None and out.top_logprobs is not None and out.top_ids.shape[1]:
         events.top_ids, events.top_logprobs = out.top_ids[places], out.top_logprobs[places]
     if out.logits is not None:
         events.logits = out.logits[places]
-    if ERROR in columns[EVENT_FINISH].tolist():
-        failed = events.request_id[events.finish == ERROR]
-        events.errors = dict.fromkeys(failed.tolist(), _NOT_FINITE)
+    if failed:
+        events.errors = dict.fromkeys(failed, _NOT_FINITE)
     return events
 
 

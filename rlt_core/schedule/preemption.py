@@ -48,16 +48,14 @@ class PageReserve:
                 return _NO_SLOTS
         return self._secure_now()
 
-    def admit(self, slot: int, positions: int, need: int) -> None:
-        """Pages for the prompt of a slot that has none; the caller knows that they are there."""
-        ahead = min(positions + AHEAD, need)
-        if self._pages.num_free - self._pages.pages_of(slot, ahead) >= self._plenty:
-            positions = ahead
-        self._pages.grow_one(slot, positions)
+    def has_plenty(self, num_pages: int) -> bool:
+        """Whether, after `num_pages` of the free ones, rows may have pages ahead."""
+        return self._pages.num_free - num_pages >= self._plenty
 
-    def follow(self, slot: int, position: int) -> None:
-        """A slot may grow from now on; its row enters at `position` in the next tick at first."""
-        if self._pages.page_limit[slot] < min(position + AHEAD + 1, self._table.cap[slot]):
+    def follow(self, slot: int, position: int, cap: int) -> None:
+        """A slot may grow from now on, up to `cap` positions; its row enters at `position` in the
+        next tick at first."""
+        if self._pages.page_limit[slot] < min(position + AHEAD + 1, cap):
             self._due = 0
 
     def leaves_headroom(self, num_pages: int) -> bool:
@@ -67,15 +65,14 @@ class PageReserve:
         if left >= self._most_growth:
             return True
         grows = (table.need > self._pages.page_limit) & (table.owner >= 0)
-        return left >= int(table.page_rows[grows].sum())
+        return left >= int(self._pages.growth(grows.nonzero()[0]).sum())
 
     def victim(self) -> int:
         """The slot to give up first: last in priority, then the latest arrival."""
         return int(self._table.ranked(self._table.residents())[-1])
 
     def _leaves_plenty(self, slots: I64, goals: I64) -> bool:
-        needed = int(self._pages.pages_needed(slots, goals).sum())
-        return self._pages.num_free - needed >= self._plenty
+        return self.has_plenty(int(self._pages.pages_needed(slots, goals).sum()))
 
     def _secure_now(self) -> I64:
         table, pages = self._table, self._pages

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from rlt_core.runtime.batch import (
@@ -22,16 +21,17 @@ from rlt_core.runtime.batch import (
     TOKEN,
     PromptRows,
 )
+from rlt_core.schedule.forced import Forced
 from rlt_core.schedule.record import Record
 
 
-@dataclass(slots=True, eq=False)
-class Cell:
-    """Rows start .. end - 1 of a request, running until tick `last`; columns as in
-    PromptRows."""
+class Cell(msgspec.Struct, eq=False):
+    """Positions start .. end - 1 of a request, running until tick `last`; rows int64
+    [end - start, NUM_PROMPT_COLUMNS], with the columns of PromptRows."""
 
     record: Record
-    columns: I64
+    forced: Forced
+    rows: I64
     start: int
     end: int
     last: int
@@ -39,24 +39,27 @@ class Cell:
     @property
     def has_targets(self) -> bool:
         """Whether logprobs of known tokens come out of it."""
-        forced = self.record.forced
-        return forced is not None and forced.target is not None
+        return self.forced.target is not None
 
 
 class PromptCells:
-    """Cells in progress over P places; `loops` are what most rows run.
+    """Cells in progress over P places, of requests of up to max_len positions.
 
     longest: the most positions that a row in progress sees.
     """
 
-    def __init__(self, num_places: int, loops: int) -> None:
-        self.num_free, self._loops = num_places, loops
+    def __init__(self, num_places: int, max_len: int) -> None:
+        self.num_free = num_places
         self.longest = 0
-        self._free = np.arange(num_places, dtype=np.int64)
+        self._free = np.arange(num_places)
+        self._positions = np.arange(max_len)
         self._cells: list[Cell] = []
         # Cells lie one after the other from head to tail; nothing is written twice.
-        self._buffer = self._new_buffer(8 * num_places)
+        self._buffer: I64 = np.empty((8 * num_places, NUM_PROMPT_COLUMNS), np.int64)
         self._head = self._tail = 0
+        # A row of the prompt's rule that has no target, emits nothing and knows no next token.
+        self._common: I64 = np.zeros(NUM_PROMPT_COLUMNS, np.int64)
+        self._common[[KNOWN_NEXT, TARGET]] = -1
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -66,43 +69,39 @@ class PromptCells:
         """Rows in progress."""
         return len(self._free) - self.num_free
 
-    def start(self, record: Record, start: int, end: int, tick: int) -> None:
-        """Begin the cell of rows start .. end - 1; its first loop runs in `tick`."""
-        forced = record.forced
-        assert forced is not None, record
-        top, self.num_free = self.num_free, self.num_free - (end - start)
+    def start(self, record: Record, forced: Forced, size: int, tick: int) -> None:
+        """Begin the cell of a request's next `size` rows; its first loop runs in `tick`."""
+        start, end = record.next_start, record.next_start + size
+        self.num_free -= size
         last = tick + forced.num_loops(start, end) - 1
-        columns = self._append(end - start)
-        columns[PLACE] = self._free[self.num_free : top]
-        columns[SLOT] = record.slot
-        columns[TOKEN] = forced.tokens[start:end]
-        columns[POSITION] = np.arange(start, end)
-        columns[FIRST_TICK] = tick
-        columns[LAST_TICK] = last
-        # The rest is as in a new buffer for most rows.
+        rows, common = self._append(size), self._common
+        common[SLOT], common[EXIT_AT] = record.slot, forced.loops
+        common[FIRST_TICK], common[LAST_TICK] = tick, last
+        rows[:] = common
+        rows[:, PLACE] = self._free[self.num_free : self.num_free + size]
+        rows[:, TOKEN] = forced.tokens[start:end]
+        rows[:, POSITION] = self._positions[start:end]
         if forced.exit_at is not None:
-            columns[EXIT_AT] = forced.exit_at[start:end]
-        elif forced.loops != self._loops:
-            columns[EXIT_AT] = forced.loops
+            rows[:, EXIT_AT] = forced.exit_at[start:end]
         if end > forced.border:
-            columns[RULE, max(forced.border - start, 0) :] = 1
+            rows[max(forced.border - start, 0) :, RULE] = 1
         if forced.target is not None:
-            columns[TARGET] = forced.target[start:end]
+            rows[:, TARGET] = forced.target[start:end]
         if end == len(forced):
             if forced.emits:
-                columns[EMIT, -1] = 1
+                rows[-1, EMIT] = 1
             else:
-                columns[KNOWN_NEXT, -1] = forced.known_next
+                rows[-1, KNOWN_NEXT] = forced.known_next
         self.longest = max(self.longest, end)
-        self._cells.append(Cell(record, columns, start, end, last))
+        self._cells.append(Cell(record, forced, rows, start, end, last))
 
     def rows(self, tick: int) -> PromptRows:
         """The rows of `tick`: every cell in progress, one loop each."""
-        columns = self._buffer[:, self._head : self._tail]
+        rows = self._buffer[self._head : self._tail]
         starts = [0]
         for cell in self._cells:
             starts.append(starts[-1] + cell.end - cell.start)
-        return PromptRows(tick=tick, columns=columns, cell_start=np.array(starts))
+        return PromptRows(tick=tick, columns=rows.T, cell_start=np.array(starts))
 
     def finish(self, tick: int) -> list[Cell]:
         """The cells whose last loop runs in `tick`; their places are free for the next one."""
@@ -125,7 +124,7 @@ class PromptCells:
         self._cells = kept
         for cell in gone:
             size = cell.end - cell.start
-            self._free[self.num_free : self.num_free + size] = cell.columns[PLACE]
+            self._free[self.num_free : self.num_free + size] = cell.rows[:, PLACE]
             self.num_free += size
             self._head += size
             if cell.end == self.longest:
@@ -134,25 +133,18 @@ class PromptCells:
             self._renew()
 
     def _append(self, size: int) -> I64:
-        """Room for a cell's columns behind those in progress."""
-        if self._tail + size > self._buffer.shape[1]:
+        """Room for a cell's rows behind those in progress."""
+        if self._tail + size > len(self._buffer):
             self._renew()
         self._tail += size
-        return self._buffer[:, self._tail - size : self._tail]
+        return self._buffer[self._tail - size : self._tail]
 
     def _renew(self) -> None:
         """A new buffer that begins with the cells in progress; ticks in flight keep the old."""
-        buffer, at = self._new_buffer(self._buffer.shape[1]), 0
+        buffer, at = np.empty_like(self._buffer), 0
         for cell in self._cells:
             size = cell.end - cell.start
-            buffer[:, at : at + size] = cell.columns
-            cell.columns = buffer[:, at : at + size]
+            buffer[at : at + size] = cell.rows
+            cell.rows = buffer[at : at + size]
             at += size
         self._buffer, self._head, self._tail = buffer, 0, at
-
-    def _new_buffer(self, size: int) -> I64:
-        """Rows of the prompt's rule that have no target, emit nothing and know no next token."""
-        buffer = np.zeros((NUM_PROMPT_COLUMNS, size), np.int64)
-        buffer[[KNOWN_NEXT, TARGET]] = -1
-        buffer[EXIT_AT] = self._loops
-        return buffer

@@ -9,11 +9,11 @@ from rlt_core.contract.errors import RequestError
 from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import I64, EngineConfig
+from rlt_core.runtime.batch import EngineConfig
 from rlt_core.schedule.admission import Intake
 from rlt_core.schedule.forced import Forced, cell_rules, forced_rows
 from rlt_core.schedule.options import ModelOptions
-from rlt_core.schedule.preemption import PageReserve
+from rlt_core.schedule.preemption import AHEAD, PageReserve
 from rlt_core.schedule.prompt_cells import Cell, PromptCells
 from rlt_core.schedule.record import Record, State
 from rlt_core.schedule.request import EngineRequest, TickCounts
@@ -35,7 +35,7 @@ class Residency:
         self.config, self.kv = config, kv
         self.full = plan.exit_mode == "full"
         self.counts = TickCounts()
-        self.table = SlotTable(config.num_slots, config.max_len)
+        self.table = SlotTable(config.num_slots, config.max_len, self.counts)
         self.pages = HostPages(
             kv,
             config.num_slots,
@@ -44,7 +44,7 @@ class Residency:
             shuffle_seed=DEBUG_SHUFFLE_SEED if config.debug else None,
         )
         self.reserve = PageReserve(self.table, self.pages)
-        self.cells = PromptCells(config.num_places, plan.shape.loops)
+        self.cells = PromptCells(config.num_places, config.max_len)
         self.waiting = WaitingQueue()
         self.prompts: list[Record] = []
         self.cleared: list[int] = []
@@ -72,40 +72,37 @@ class Residency:
         self.by_serial[record.serial] = record
         self.waiting.push(record)
 
-    def fits(self, record: Record) -> bool:
-        """Whether its prompt has pages now, and residents could still grow afterwards."""
-        columns = -(-self._cover(record) // self.config.page_size)
-        pages = columns * (record.pages_kept if self._kept_only(record) else record.pages_prompt)
-        return self.reserve.leaves_headroom(pages)
-
-    def place(self, record: Record, tick: int) -> None:
-        """Give a waiting request a slot and the pages of its prompt (`fits` was true)."""
-        counts, request = self.counts, record.request
-        counts.max_queue_ticks = max(counts.max_queue_ticks, tick - record.moved)
-        counts.slots_reused += self.table.take(record)
-        if record.forced is None:
-            record.forced = self._forced(record)
-        record.next_start = 0
-        self.pages.admit(record.slot, request.loops)
-        if self._kept_only(record):
-            self._drop_planes(record)
-        covered = self._cover(record)
-        # Where planes are dropped after the prompt, the rest costs less then.
-        self.reserve.admit(record.slot, covered, covered if self._drops(record) else record.need)
-        self.table.touch(record.slot, tick)
+    def place(self, record: Record, tick: int) -> bool:
+        """Give a waiting request a slot and the pages of its prompt; False, and nothing happens,
+        where there are none or residents could not grow afterwards."""
+        forced = record.forced = record.forced or self._forced(record)
+        drops = forced.rules.drops
+        # Without a prompt no position needs the prompt's planes.
+        has_prompt = forced.border > 0 or not drops
+        rows = record.pages_prompt if has_prompt else record.pages_kept
+        positions = _cover(record, forced)
+        if not self.reserve.leaves_headroom(self._columns(positions) * rows):
+            return False
+        # Where planes are dropped after the prompt, what comes then costs less then.
+        ahead = positions if drops else min(positions + AHEAD, record.need)
+        if self.reserve.has_plenty(self._columns(ahead) * rows):
+            positions = ahead
+        self.table.take(record)
+        self.pages.admit(record.slot, record.request.loops, positions, has_prompt=has_prompt)
+        self.counts.queued(tick - record.moved)
+        record.moved, record.next_start = tick, 0
         self.prompts.append(record)
         self.admitted.append(record)
+        return True
 
-    def cell_ended(self, cell: Cell) -> bool:
-        """A cell's last loop is in the tick being built; True when its request has no more."""
-        record = cell.record
-        forced = record.forced
-        assert forced is not None, record
-        record.next_start = cell.end
+    def cell_ended(self, cell: Cell, tick: int) -> bool:
+        """A cell's last loop is in `tick`; True when its request has no more."""
+        record, forced = cell.record, cell.forced
+        record.moved, record.next_start = tick, cell.end
         if forced.rules.drops and cell.end == forced.border:
-            self._drop_planes(record)
+            self.pages.drop_planes(record.slot)
             self.table.cap[record.slot] = len(forced)
-            self.reserve.follow(record.slot, len(forced))
+            self.reserve.follow(record.slot, len(forced), len(forced))
         if cell.end < len(forced):
             self.counts.split_prompts += cell.start == 0
             self.prompts.append(record)
@@ -113,7 +110,7 @@ class Residency:
         record.forced = None
         if record.request.kind == "generate":
             self.table.begin_decode(record, position=cell.end)
-            self.reserve.follow(record.slot, cell.end)
+            self.reserve.follow(record.slot, cell.end, record.need)
         return True
 
     def preempt(self, slot: int, not_before: int) -> None:
@@ -143,12 +140,11 @@ class Residency:
         self.num_withdrawn += record.resident
         self.end(record)
 
-    def end_slots(self, slots: I64) -> None:
-        """The requests in these slots have finished; their outputs need not be kept."""
-        for slot in slots.tolist():
-            record = self.table.records[slot]
-            assert record is not None, slot
-            self.end(record)
+    def end_slot(self, slot: int) -> None:
+        """The request in this slot has finished; its outputs need not be kept."""
+        record = self.table.records[slot]
+        assert record is not None, slot
+        self.end(record)
 
     def _forced(self, record: Record) -> Forced:
         rules = self._chained if record.chains else self._rules
@@ -173,26 +169,17 @@ class Residency:
         self.cleared.append(slot)
         record.forced = None
 
-    def _drop_planes(self, record: Record) -> None:
-        self.pages.drop_planes(record.slot)
-        self.table.page_rows[record.slot] = record.pages_kept
+    def _columns(self, positions: int) -> int:
+        return -(-positions // self.config.page_size)
 
-    def _drops(self, record: Record) -> bool:
-        return self._rules[record.request.loops - 1].drops
 
-    def _kept_only(self, record: Record) -> bool:
-        """A text scored without a prompt: no position of it needs the prompt's planes."""
-        request = record.request
-        return request.kind == "score" and request.prompt_len == 0 and self._drops(record)
+def _cover(record: Record, forced: Forced) -> int:
+    """Positions that get pages at admission: all forced ones and the next input's.
 
-    def _cover(self, record: Record) -> int:
-        """Positions that get pages at admission: all forced ones and the next input's.
-
-        Where planes are dropped after the prompt, the prompt's alone: the rest costs less then.
-        """
-        request = record.request
-        score = request.kind == "score"
-        border = request.prompt_len if score else len(request.prompt)
-        if self._drops(record) and 0 < border:
-            return min(border, record.need)
-        return min(border + max(len(record.tokens), 1), record.need) if not score else record.need
+    Where planes are dropped after the prompt, the prompt's alone.
+    """
+    if forced.rules.drops and forced.border:
+        return min(forced.border, record.need)
+    if record.request.kind == "score":
+        return record.need
+    return min(forced.border + max(len(record.tokens), 1), record.need)

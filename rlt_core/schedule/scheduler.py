@@ -54,6 +54,7 @@ class Scheduler:
     @property
     def counts(self) -> TickCounts:
         """What the run contained so far."""
+        self._residency.table.settle()
         return self._residency.counts
 
     @property
@@ -134,10 +135,9 @@ class Scheduler:
             # A preempted request's last outputs may still be in flight.
             if record is None or record.not_before >= oldest_in_flight:
                 return
-            if not residency.fits(record):
+            if not residency.place(record, self._tick):
                 return
             residency.waiting.pop()
-            residency.place(record, self._tick)
 
     def _build(self, plan: StrategyPlan) -> TickInput | None:
         residency, table = self._residency, self._residency.table
@@ -174,29 +174,26 @@ class Scheduler:
     def _end_cells(self, rows: PromptRows, flight: Flight) -> None:
         """Follow the cells that end in this tick: what comes back of them, what is next."""
         residency, tick = self._residency, self._tick
-        ended = residency.cells.finish(tick)
-        if not ended:
-            return
-        if any(cell.has_targets for cell in ended):
+        has_targets = False
+        for cell in residency.cells.finish(tick):
+            has_targets |= cell.has_targets
+            if not residency.cell_ended(cell, tick):
+                continue
+            if cell.record.request.kind == "score":
+                flight.scored.append(cell.record)
+            else:
+                flight.num_firsts += cell.forced.emits
+        if has_targets:
             scored = (rows.last & (rows.target >= 0)).nonzero()[0]
             if len(scored):
                 flight.score_slot, flight.score_position = rows.slot[scored], rows.position[scored]
-        for cell in ended:
-            record = cell.record
-            residency.table.touch(record.slot, tick)
-            if not residency.cell_ended(cell):
-                continue
-            if record.request.kind == "score":
-                flight.scored.append(record)
-            else:
-                flight.num_firsts += residency.table.num_out(record.slot) == 0
 
     def _decode_slots(self, most: int) -> I64:
         table = self._residency.table
         slots = table.decode_slots()
         if len(slots) > most:
             # Those that advanced longest ago, so that every row gets its turn.
-            oldest = np.argsort(table.moved[slots], kind="stable")[:most]
+            oldest = np.argsort(table.moved(slots), kind="stable")[:most]
             slots = np.sort(slots[oldest])
         return slots
 

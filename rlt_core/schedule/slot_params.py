@@ -29,7 +29,7 @@ class ParamBuilder:
     def build(self, records: Sequence[Record]) -> SlotParams:
         """Records that have just got their slots, in the order of the arrays' entries."""
         for record in records:
-            record.params[0][0] = record.slot
+            record.params[0][0, 0] = record.slot
         bias_ids, bias_values = _bias(records)
         return SlotParams(
             ints=_stack([record.params[0] for record in records]),
@@ -64,7 +64,8 @@ def _default(param: ParamSpec) -> float:
 
 
 def param_rows(request: EngineRequest, max_position: int) -> tuple[I64, F32]:
-    """A request's rows of SlotParams.ints (its slot is still to come) and SlotParams.floats."""
+    """A request's row of SlotParams.ints (its slot is still to come) and of SlotParams.floats,
+    each as an array of one row."""
     r = request
     penalties = (r.repetition_penalty, r.presence_penalty, r.frequency_penalty)
     ints = (
@@ -85,11 +86,11 @@ def param_rows(request: EngineRequest, max_position: int) -> tuple[I64, F32]:
         *_UNUSED[len(r.stop_ids) :],
     )
     floats = (r.temperature, r.top_p, r.min_p, *penalties)
-    return np.array(ints, np.int64), np.array(floats, np.float32)
+    return np.array((ints,), np.int64), np.array((floats,), np.float32)
 
 
 def _stack(rows: list[NDArray[T]]) -> NDArray[T]:
-    return rows[0][None] if len(rows) == 1 else np.stack(rows)
+    return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
 
 def _bias(records: Sequence[Record]) -> tuple[I64 | None, F32 | None]:

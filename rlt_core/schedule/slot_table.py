@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from rlt_core.runtime.batch import B8, I32, I64
 from rlt_core.schedule.record import Record, State
+from rlt_core.schedule.request import TickCounts
 
 NOBODY = -1
 _FAR = 1 << 40
-_LOG_TICKS = 16
+_LONGEST_LOG = 32
 
 
 class SlotTable:
@@ -20,103 +21,116 @@ class SlotTable:
 
     owner: serial of the request in the slot, or -1. decodes: its prompt is done. cap: positions
     that may get pages now: in a prompt 0 (admission gave them) or what its next cells need; then
-    `need`, the positions whose KV it may ever hold. cursor: where its next output goes in the flat
-    outputs. ahead: from there to the position of its next input. moved: the tick of its last
-    advance.
+    `need`, the positions whose KV it may ever hold.
     """
 
-    def __init__(self, num_slots: int, max_len: int) -> None:
+    def __init__(self, num_slots: int, max_len: int, counts: TickCounts) -> None:
         def ints(fill: int = 0) -> I64:
             return np.full(num_slots, fill, np.int64)
 
         self.owner, self.request_id = ints(NOBODY), ints(NOBODY)
-        self.priority, self.moved, self.page_rows = ints(), ints(), ints()
-        self.ahead, self.cap, self.need = ints(_FAR), ints(), ints()
+        self.priority, self.cap, self.need = ints(), ints(), ints()
         self.decodes: B8 = np.zeros(num_slots, np.bool_)
         self.records: list[Record | None] = [None] * num_slots
-        self.cursor: I64 = np.arange(num_slots, dtype=np.int64) * max_len
-        # By cursor. What came last waits in the log: outputs are rarely looked at.
+        # Of slots that decode: the tick of the last advance; where the next output goes in the
+        # flat outputs; from there to the position of the next input.
+        self._moved, self._cursor, self._ahead = ints(), ints(), ints(_FAR)
         self._tokens: I32 = np.zeros(num_slots * max_len, np.int32)
         self._depths: I32 = np.zeros(num_slots * max_len, np.int32)
-        self._log: list[tuple[I64, I64]] = []
-        self._max_len = max_len
+        # What came last waits here until somebody looks, in order: (slots, outputs, tick), or
+        # (slot, cursor, tick) of one that begins.
+        self._log: list[tuple[I64, I64, int] | tuple[int, int, int]] = []
+        self._counts, self._max_len = counts, max_len
         self._free = deque(range(num_slots))
-        self._used: B8 = np.zeros(num_slots, np.bool_)
+        self._num_taken = 0
 
     @property
     def num_free(self) -> int:
         """Slots without an owner."""
         return len(self._free)
 
-    def take(self, record: Record) -> bool:
-        """Give a request the slot that has been free longest; True when it had an owner."""
+    def take(self, record: Record) -> None:
+        """Give a request the slot that has been free longest."""
         slot = self._free.popleft()
         record.slot, record.state = slot, State.PROMPT
         self.owner[slot], self.request_id[slot] = record.serial, record.request.request_id
-        self.priority[slot] = record.request.priority
-        self.need[slot], self.page_rows[slot] = record.need, record.pages_prompt
-        self.moved[slot] = record.moved
-        first, made = slot * self._max_len, len(record.tokens)
-        self.cursor[slot] = first + made
-        if made:
-            self._write_log()
-            self._tokens[first : first + made] = record.tokens
-            self._depths[first : first + made] = record.depths
+        self.priority[slot], self.need[slot] = record.request.priority, record.need
         self.records[slot] = record
-        reused, self._used[slot] = bool(self._used[slot]), True
-        return reused
+        # Those that had no owner yet come first.
+        self._counts.slots_reused += self._num_taken >= len(self.records)
+        self._num_taken += 1
 
     def begin_decode(self, record: Record, position: int) -> None:
         """Its prompt (or replay) is done once the tick being built has run."""
-        slot, record.state = record.slot, State.DECODE
-        self.decodes[slot] = True
-        self.cap[slot] = record.need
+        slot, made, record.state = record.slot, len(record.tokens), State.DECODE
+        cursor = slot * self._max_len + made
+        if made:
+            # The slot's former owner may have outputs in the log, which would go over these.
+            self.settle()
+            self._tokens[cursor - made : cursor] = record.tokens
+            self._depths[cursor - made : cursor] = record.depths
+        self.decodes[slot], self.cap[slot] = True, record.need
         # `put` moves it on by one; a resumed row's input is known already.
-        self.ahead[slot] = position - int(self.cursor[slot]) - (not len(record.tokens))
-
-    def num_out(self, slot: int) -> int:
-        """Outputs that came in."""
-        return int(self.cursor[slot]) - slot * self._max_len
+        self._ahead[slot] = position - cursor - (not made)
+        self._log.append((slot, cursor, record.moved))
 
     def save(self, record: Record) -> None:
         """The record keeps its outputs so far, for a resume in another slot."""
-        self._write_log()
-        outputs = slice(record.slot * self._max_len, int(self.cursor[record.slot]))
+        if record.state is not State.DECODE:
+            return
+        self.settle()
+        outputs = slice(record.slot * self._max_len, int(self._cursor[record.slot]))
         record.tokens = self._tokens[outputs].copy()
         record.depths = self._depths[outputs].copy()
-        record.moved = int(self.moved[record.slot])
+        record.moved = int(self._moved[record.slot])
 
     def release(self, record: Record) -> None:
         """Take the slot back."""
         slot, record.slot = record.slot, -1
         self.owner[slot], self.decodes[slot], self.records[slot] = NOBODY, False, None
-        self.cap[slot], self.need[slot], self.ahead[slot] = 0, 0, _FAR
+        self.cap[slot], self._ahead[slot] = 0, _FAR
         self._free.append(slot)
 
     def positions(self) -> I64:
         """Of the next inputs [S], as far as the results that are in tell (one less until the first
         output came in; far away in the prompt)."""
-        return self.cursor + self.ahead
+        self.settle()
+        return self._cursor + self._ahead
 
-    def put(self, slots: I64, outputs: I64, tick: int) -> int:
+    def moved(self, slots: I64) -> I64:
+        """The ticks of the last advances of slots that decode."""
+        self.settle()
+        return self._moved[slots]
+
+    def put(self, slots: I64, outputs: I64, tick: int) -> None:
         """One more output in each of these slots (distinct): outputs int64 [2, N], tokens and
-        depths; the longest wait in ticks."""
-        if not len(slots):
-            return 0
-        at = self.cursor.take(slots)
-        self._log.append((at, outputs))
-        if len(self._log) == _LOG_TICKS:
-            self._write_log()
-        self.cursor[slots] = at + 1
-        longest = tick - int(np.minimum.reduce(self.moved.take(slots)))
-        self.moved[slots] = tick
-        return longest
+        depths. Both arrays are kept."""
+        self._log.append((slots, outputs, tick))
+        if len(self._log) >= _LONGEST_LOG:
+            self.settle()
 
-    def touch(self, slot: int, tick: int) -> int:
-        """This slot advanced in `tick`; its wait since the last advance."""
-        waited = tick - int(self.moved[slot])
-        self.moved[slot] = tick
-        return waited
+    def settle(self) -> None:
+        """Write down what is in the log."""
+        log, self._log = self._log, []
+        at, made = [], []
+        for slots, outputs, tick in log:
+            if isinstance(slots, int):
+                self._cursor[slots], self._moved[slots] = outputs, tick
+            elif len(slots):
+                at.append(self._advance(slots, tick))
+                made.append(outputs)
+        if at:
+            # In the order of the ticks: a slot's later owner writes over the earlier one.
+            flat = np.concatenate(at)
+            self._tokens[flat], self._depths[flat] = np.concatenate(made, 1)
+
+    def _advance(self, slots: I64, tick: int) -> I64:
+        """These slots gave an output in `tick`; where in the flat outputs it goes."""
+        self._counts.waited(tick - int(np.minimum.reduce(self._moved[slots])))
+        self._moved[slots] = tick
+        at: I64 = self._cursor[slots]
+        self._cursor[slots] = at + 1
+        return at
 
     def ranked(self, slots: I64) -> I64:
         """The slots, the first to be served first: by priority, then arrival."""
@@ -129,11 +143,3 @@ class SlotTable:
     def decode_slots(self) -> NDArray[np.int64]:
         """Slots whose rows may advance."""
         return self.decodes.nonzero()[0]
-
-    def _write_log(self) -> None:
-        if self._log:
-            # In the order of the ticks: a slot's later owner writes over the earlier one.
-            at = np.concatenate([at for at, _ in self._log])
-            self._tokens[at] = np.concatenate([outputs[0] for _, outputs in self._log])
-            self._depths[at] = np.concatenate([outputs[1] for _, outputs in self._log])
-            self._log = []

@@ -6,6 +6,8 @@ decided on the device.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from rlt_core.contract.protocols import StrategyPlan, StrategyView
 
 
@@ -29,8 +31,13 @@ class Cohort:
 
 
 def _everything(view: StrategyView) -> StrategyPlan:
+    admissions = min(view.num_free_slots, view.num_waiting)
+    return _plan(admissions, view.max_tick_tokens, view.num_slots)
+
+
+# Most ticks get a plan that was made before; it cannot be changed.
+@lru_cache(maxsize=256)
+def _plan(num_admissions: int, prompt_rows: int, decode_rows: int) -> StrategyPlan:
     return StrategyPlan(
-        num_admissions=min(view.num_free_slots, view.num_waiting),
-        prompt_rows=view.max_tick_tokens,
-        decode_rows=view.num_slots,
+        num_admissions=num_admissions, prompt_rows=prompt_rows, decode_rows=decode_rows
     )
