@@ -258,7 +258,8 @@ class Strategy(Protocol):
     def plan(self, view: StrategyView) -> StrategyPlan: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: one is made for every cell, and freezing doubles its cost.
+@dataclass(slots=True, kw_only=True)
 class PromptView:
     """One prompt in progress: `next_start` is the first position without a finished cell;
     a running chunk has `running_len` rows and has finished `running_depth` loops."""

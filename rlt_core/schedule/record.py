@@ -67,4 +67,4 @@ class Record:
     @property
     def resident(self) -> bool:
         """Whether it holds a slot and pages."""
-        return self.state in (State.PROMPT, State.DECODE)
+        return self.slot >= 0

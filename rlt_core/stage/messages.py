@@ -7,6 +7,7 @@ A message is a msgspec struct in a tagged union, packed as msgpack; an array tra
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -140,7 +141,13 @@ def _pack_array(value: object) -> tuple[str, tuple[int, ...], bytes]:
         raise NotImplementedError(f"{type(value).__name__} cannot travel between processes")
     if _BIG_ENDIAN:
         value = value.astype(value.dtype.newbyteorder("<"))
-    return value.dtype.str, value.shape, value.tobytes()
+    return _dtype_name(value.dtype), value.shape, value.tobytes()
+
+
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    # numpy formats it anew every time.
+    return dtype.str
 
 
 def _unpack_array(kind: type, packed: Any) -> Any:
