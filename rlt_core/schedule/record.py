@@ -34,14 +34,13 @@ class Record:
     """A request and its state.
 
     serial: arrival number, never used again. rank: who goes first: the smaller priority number,
-    then the earlier arrival. max_position: positions it may fill, the last
-    output's included. need: positions whose KV it may ever hold. pages_prompt, pages_kept: pages
-    that one page of positions takes before and after the prompt. tokens, depths: the outputs, up
-    to date only while the request has no slot (the slot's arrays hold them otherwise).
-    num_scored: prompt positions whose logprob was given. not_before: the tick whose results must
-    be in before it may get a slot again. params: its rows of SlotParams. moved: the tick of its
-    last advance. chains: its positions read the state of the one before. tables: places of its
-    tables, by option.
+    then the earlier arrival. max_position: positions it may fill, the last output's included.
+    need: positions whose KV it may ever hold. pages_prompt, pages_kept: pages that one page of
+    positions takes before and after the prompt. tokens, depths, moved: the outputs and the tick
+    of the last advance, up to date only while the request does not decode (the slot's arrays hold
+    them then). num_scored: prompt positions whose logprob was given. not_before: the tick whose
+    results must be in before it may get a slot again. params: its rows of SlotParams. chains: its
+    positions read the state of the one before. tables: places of its tables, by option.
     """
 
     request: EngineRequest
