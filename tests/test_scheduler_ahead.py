@@ -14,7 +14,7 @@ from rlt_core.runtime.batch import EngineConfig
 from rlt_core.runtime.slots import EMPTY, RUN, Slots
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.schedule.strategies import Refill
-from tests.host_runs import LOOPS, VOCAB, HostRun
+from tests.host_runs import LOOPS, VOCAB, HostRun, alone
 
 LAYOUTS = ["last_exited", "shared", "last_step"]
 DEPTHS = ParamSpec(name="trace", kind="depths", summary="")
@@ -36,7 +36,8 @@ def _request(request_id: int, depths: list[int], prompt_len: int = 5) -> EngineR
 
 def _run(requests: list[EngineRequest], **sizes: Any) -> tuple[HostRun, dict[int, list[int]]]:
     """A finished run, and the ticks of each request's outputs."""
-    run, ticks = HostRun(params=(DEPTHS,), **sizes), {r.request_id: [] for r in requests}
+    run = HostRun(params=(DEPTHS,), **sizes)
+    ticks: dict[int, list[int]] = {request.request_id: [] for request in requests}
     run.add(*requests)
     while run.engine.has_work:
         events = run.step()
@@ -80,6 +81,44 @@ def test_counts_are_those_of_the_outputs() -> None:
     assert run.counts.max_wait_ticks == max(waits)
     assert run.counts.decode_rows == sum(map(len, ticks.values())) - len(requests)
     assert run.counts.slots_reused == len(requests) - 2
+
+
+@pytest.mark.parametrize("num_between", range(2, 14, 3))
+def test_a_resume_keeps_its_outputs_in_a_slot_just_left(num_between: int) -> None:
+    """Guards outputs of a slot's former owner, still in the log, that are written over those of a
+    request resumed there: seen when it is preempted again."""
+    long, between = _request(0, [1] * 40), _request(1, [1] * num_between)
+    between.priority = -1
+    run = HostRun(params=(DEPTHS,), num_slots=1, num_places=64, chunk_size=64)
+    run.add(long)
+    _step_until(run, 0, 20)
+    run.add(between)
+    run.scheduler.preempt(0)
+    _step_until(run, 1, num_between)
+    _step_until(run, 0, 23)
+    run.scheduler.preempt(0)
+    assert run.finish()[0] == alone(long, params=(DEPTHS,))
+    assert run.counts.preemptions == 2
+
+
+@pytest.mark.parametrize("prompt_len", [0, 4])
+def test_a_text_without_a_prompt_has_no_pages_of_dropped_planes(prompt_len: int) -> None:
+    """Guards a score request that holds planes which only a prompt needs, and keeps them."""
+    text = _request(0, [1] * 12, 12)
+    text.kind, text.prompt_len = "score", prompt_len
+    run = HostRun(params=(DEPTHS,), layout="last_step", page_size=2)
+    run.add(text)
+    run.step()
+    pages, record = run.scheduler.pages, run.scheduler.records[0]
+    rows = record.pages_prompt if prompt_len else record.pages_kept
+    assert record.pages_kept < record.pages_prompt
+    assert run.num_pages_used == int(pages.columns[record.slot]) * rows
+    run.finish()
+
+
+def _step_until(run: HostRun, request_id: int, num_outputs: int) -> None:
+    while request_id not in run.answers or len(run.answers[request_id].outputs) < num_outputs:
+        run.step()
 
 
 def test_rows_take_turns_when_a_strategy_lists_few(monkeypatch: pytest.MonkeyPatch) -> None:

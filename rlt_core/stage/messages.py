@@ -147,7 +147,7 @@ def _pack_array(value: object) -> tuple[str, tuple[int, ...], bytes]:
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: np.dtype[Any]) -> str:
     # numpy formats it anew every time.
-    return dtype.str
+    return str(dtype.str)
 
 
 def _unpack_array(kind: type, packed: Any) -> Any:
