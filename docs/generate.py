@@ -24,11 +24,13 @@ from rlt_core.contract.hookspecs import HookSpecs
 from rlt_core.contract.specs import (
     ExitPolicySpec,
     KVLayoutSpec,
+    ModelShape,
     ModelSpec,
     StrategySpec,
 )
 from rlt_core.plugins.discovery import installed
 from rlt_core.plugins.kinds import KEEPERS
+from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Choice
 from rlt_core.plugins.registry import Registry, build_registry
 from rlt_core.plugins.resolve import resolve
@@ -81,7 +83,7 @@ def models() -> str:
     registry = registry_of_ours()
     rows = []
     for model in registry.all(ModelSpec):
-        shape = resolve(Choice(model_path=model.id), registry).shape
+        loops = f"{_shape(model, registry).loops} (demo)" if model.demo else "by the checkpoint"
         others = sorted("".join(word) for word in model.provides - set(SIGNALS))
         rows.append(
             (
@@ -90,7 +92,7 @@ def models() -> str:
                 str(registry.source(model).distribution),
                 _code(word.value for word in SIGNALS if word in model.provides),
                 _code(others),
-                f"{shape.loops} (demo)",
+                loops,
             )
         )
     head = ("model", "`model_type`", "from", "signals", "promises", "loops")
@@ -105,10 +107,11 @@ def layouts() -> str:
     rows = []
     for model, layout in product(registry.all(ModelSpec), registry.all(KVLayoutSpec)):
         choices = (
-            Choice(model_path=model.id, kv_layout=layout.id, exit_mode=mode, strategy=strategy)  # type: ignore[arg-type]
+            Choice(model=model.id, kv_layout=layout.id, exit_mode=mode, strategy=strategy)  # type: ignore[arg-type]
             for mode, strategy in columns
         )
-        answers = (_answer(choice, registry, notes) for choice in choices)
+        shape = _shape(model, registry)
+        answers = (_answer(choice, shape, registry, notes) for choice in choices)
         rows.append((f"`{model.id}`", f"`{layout.id}`", *answers))
     head = ("model", "KV layout", *(f"*{mode}*, `{strategy}`" for mode, strategy in columns))
     return table(head, rows) + _footnotes(notes)
@@ -122,11 +125,15 @@ def policies() -> str:
     rows = []
     pairs = list(product(registry.all(ModelSpec), registry.all(KVLayoutSpec)))
     for policy in found:
-        choices = (
-            Choice(model_path=model.id, kv_layout=layout.id, exit_policy=policy.id)
+        answers = [
+            _answer(
+                Choice(model=model.id, kv_layout=layout.id, exit_policy=policy.id),
+                _shape(model, registry),
+                registry,
+                notes,
+            )
             for model, layout in pairs
-        )
-        answers = [_answer(choice, registry, notes) for choice in choices]
+        ]
         needs = _code(sorted("".join(word) for word in policy.needs)) or "nothing"
         params = _code(param.name for param in policy.params) or "none"
         rows.append((f"`{policy.id}`", policy.summary, needs, params, *answers))
@@ -140,6 +147,23 @@ def commands() -> str:
     return "\n".join(_command("rlt", root))
 
 
+def conformance() -> str:
+    """Every check of the conformance kit by kind, from its docstring."""
+    # Here and not above: the checks themselves compute, so they import torch.
+    from rlt_core.testing.checks.catalog import CHECKS
+
+    sections = []
+    for kind in dict.fromkeys(check.kind for check in CHECKS):
+        rows = [
+            (f"`{check.name}`", check.guards, _code(_word(check.word)), check.hint)
+            for check in CHECKS
+            if check.kind == kind
+        ]
+        head = ("check", "what it guards", "where it promises", "if it fails")
+        sections.append(f"### {kind.capitalize()}\n\n{table(head, rows)}")
+    return "\n".join(sections)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
@@ -151,9 +175,18 @@ def registry_of_ours() -> Registry:
     return build_registry(c for c in installed() if c.source.distribution in OURS)
 
 
-def _answer(choice: Choice, registry: Registry, notes: list[str]) -> str:
+def _shape(model: ModelSpec, registry: Registry) -> ModelShape:
+    """Of the demo, or of the small example where a model has no demo."""
+    if model.demo or model.example is None:
+        return resolve(Choice(model_path=model.id), registry).shape
+    config = load_object(model.example)()
+    shape: ModelShape = load_object(model.reader)(config, model.example, frozenset())
+    return shape
+
+
+def _answer(choice: Choice, shape: ModelShape, registry: Registry, notes: list[str]) -> str:
     try:
-        resolve(choice, registry)
+        resolve(choice, registry, shape=shape)
     except ConflictError as error:
         marks = []
         for conflict in error.conflicts:
@@ -173,6 +206,10 @@ def _footnotes(notes: list[str]) -> str:
 def _cell(text: object) -> str:
     """Code inside a table, where a bar would end the cell."""
     return f"`{text}`".replace("|", "\\|")
+
+
+def _word(word: str | None) -> list[str]:
+    return [] if word is None else [Word(word).value]  # type: ignore[call-arg]
 
 
 def _code(names: Iterable[str]) -> str:
