@@ -88,7 +88,9 @@ def prepare_qk(
         q, k = rms_norm(q, qk_norm[0], qk_norm[2]), rms_norm(k, qk_norm[1], qk_norm[2])
     if table is not None:
         cos, sin = table.at(positions)
-        q, k = apply_rope(q, cos, sin, table.spec), apply_rope(k, cos, sin, table.spec)
+        # Turned as one: an operator costs more than the few rows that it works on.
+        turned = apply_rope(torch.cat((q, k), dim=1), cos, sin, table.spec)
+        q, k = turned.split((q.shape[1], k.shape[1]), dim=1)
     return q, k
 
 
