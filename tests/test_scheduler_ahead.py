@@ -122,6 +122,20 @@ def _step_until(run: HostRun, request_id: int, num_outputs: int) -> None:
         run.step()
 
 
+def test_a_prompt_advances_with_each_cell() -> None:
+    """Guards the waits of prompts: the loops of a cell are no wait, neither for the next cell nor
+    for a request that is preempted in one."""
+    run, _ = _run([_request(0, [1] * 3, 20)], chunk_size=8)
+    assert run.counts.max_wait_ticks == 1
+    run = HostRun(params=(DEPTHS,), num_places=4, chunk_size=4)
+    run.add(_request(0, [1] * 3, 4), _request(1, [1] * 3, 4))
+    _step_until(run, 0, 1)  # the second one has just got its places
+    run.scheduler.preempt(1)
+    run.finish()
+    assert run.counts.preemptions == 1
+    assert run.counts.max_queue_ticks < LOOPS
+
+
 def test_rows_take_turns_when_a_strategy_lists_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards an order of turns that does not know the last outputs: the same rows go on and on."""
 
