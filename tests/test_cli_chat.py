@@ -132,3 +132,16 @@ def test_bad_input_gets_a_short_message(
     assert (code, out) == (2, "")
     assert says in err
     assert 1 <= len([line for line in err.splitlines() if line.strip()]) <= 4
+
+
+def test_a_session_needs_a_template_too(
+    rlt: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights were loaded before a session said that there is no template."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("rlt_core.cli.run_session.LLM", None)  # no model may be started
+    code, out, err = rlt(str(chat_folder(tmp_path / "bare")), "--chat")
+    assert (code, out) == (2, "")
+    assert "has no chat template" in err
+    code, _, err = rlt(str(chat_folder(tmp_path / "full", ECHO)), "--chat", "--n", "2")
+    assert (code, err) == (2, "--n 2: a session goes on from one answer\n")
