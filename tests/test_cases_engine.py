@@ -17,6 +17,7 @@ from rlt_core.runtime.slots import READY, RUN
 from rlt_core.schedule.request import ERROR, LENGTH
 from tests.engines import Answer, Built, Setup, build, collect, greedy, load_model, run_together
 from tests.reference import Exit, generate
+from tests.selection import mostly_slow
 
 OURO = Setup(model="ouro_a", policy="gate", page_size=4, chunk_size=7)
 LOOPS = 4  # of the golden Ouros, which have 3 and 2 layers
@@ -226,6 +227,7 @@ def test_scripted_depths_in_any_company(strategy: str, seed: int) -> None:
         assert is_empty(built)
 
 
+@pytest.mark.slow
 def test_memory_is_flat_over_two_hundred_requests(seed: int) -> None:
     """CASES A25: memory climbed with each request, and pages of ended ones stayed taken."""
     rng = np.random.default_rng(seed)
@@ -274,7 +276,7 @@ class Poisoned:
         return self._inner.loop(state, ctx).masked_fill(hit[:, None], torch.inf)
 
 
-@pytest.mark.parametrize(("position", "outputs"), [(8, 0), (13, 4)])
+@pytest.mark.parametrize(("position", "outputs"), mostly_slow([(8, 0), (13, 4)], (13, 4)))
 def test_an_infinite_state_fails_its_request_alone(position: int, outputs: int, seed: int) -> None:
     """CASES A29: an overflow in one row gave "!!!!" for ever, or spoilt the rows beside it, or
     those that got its pages afterwards."""
@@ -302,7 +304,7 @@ def test_an_infinite_state_fails_its_request_alone(position: int, outputs: int, 
     assert same(again, alone[2])
 
 
-@pytest.mark.parametrize("model", ["ouro_a", "tiny_a"])
+@pytest.mark.parametrize("model", mostly_slow(["ouro_a", "tiny_a"], "ouro_a"))
 def test_ragged_lengths_together(model: str, seed: int) -> None:
     """CASES A48: rows of a batch were padded to one length, and attended to the padding."""
     setup = Setup(model=model, page_size=16, chunk_size=16)

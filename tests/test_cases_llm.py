@@ -23,6 +23,7 @@ from rlt_core.stage.config import StageConfig
 from rlt_core.stage.local import LocalClient
 from rlt_core.stage.stage import BuiltEngine
 from tests.engines import GOLDEN
+from tests.selection import mostly_slow
 
 FOLDER = GOLDEN / "ouro_a"
 VOCAB, LOOPS = 160, 4
@@ -182,7 +183,7 @@ def build_failing(config: StageConfig) -> BuiltEngine:
     return built
 
 
-@pytest.mark.parametrize("in_process", [True, False])
+@pytest.mark.parametrize("in_process", mostly_slow([True, False], True))
 def test_a_fault_in_the_executor_reaches_every_waiting_call(in_process: bool) -> None:
     """CASES A99: a fault in the middle of a run left calls waiting, or only one was told."""
     factory = f"{__name__}:build_failing"

@@ -19,15 +19,23 @@ from tests.engines import (
     run_alone,
     run_together,
 )
+from tests.selection import mostly_slow
 
 MODELS = ("ouro_a", "ouro_b", "nanbeige_a", "nanbeige_b", "nanbeige_c")
 PROMPTS = ("p0", "p1", "p2")
 OUTPUTS = 24
+CHUNKS, PAGES = (1, 7, 64), (4, 16)
+# Every pair of a model, a chunk size and a page size.
+CASES = [
+    (model, chunk, PAGES[(i + j) % 2])
+    for i, model in enumerate(MODELS)
+    for j, chunk in enumerate(CHUNKS)
+]
 
 
-@pytest.mark.parametrize("page_size", [4, 16])
-@pytest.mark.parametrize("chunk_size", [1, 7, 64])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "chunk_size", "page_size"), mostly_slow(CASES, ("ouro_b", 64, 16), ("ouro_a", 7, 16))
+)
 def test_prompts_together_in_the_smallest_pool(model: str, chunk_size: int, page_size: int) -> None:
     """Chunks, pages, parking and preemption must not change a token of the authors' own code, nor
     a bit of what a request gets alone (A2, A4, A14, A48)."""

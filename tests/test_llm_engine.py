@@ -24,6 +24,7 @@ from rlt_core.stage.stage import BuiltEngine
 from rlt_core.testing.byte_tokenizer import write_byte_tokenizer
 from rlt_core.testing.tiny_model import write_checkpoint
 from rlt_core.testing.tiny_plugin import registry_with_tiny
+from tests.selection import mostly_slow
 
 SIZES: dict[str, Any] = {"kv_pages": 400, "max_num_seqs": 4, "max_num_tokens": 32, "debug": True}
 PROMPTS = ["a short one", "another prompt, somewhat longer than the first", "x"]
@@ -158,7 +159,7 @@ def test_impossible_sizes_are_refused(folder: Path) -> None:
         assert 1 <= len(str(caught.value).splitlines()) <= 4
 
 
-@pytest.mark.parametrize("phase", ["prompt", "decode", "idle"])
+@pytest.mark.parametrize("phase", mostly_slow(["prompt", "decode", "idle"], "decode"))
 def test_stage_killed(folder: Path, phase: str) -> None:
     """CASES A99: a stage killed in its prompt, in decode or idle left a call waiting."""
     with start(folder, max_num_tokens=2) as llm:

@@ -8,8 +8,17 @@ import pytest
 
 from tests.matrix import check_meaning
 from tests.pairwise import Row
-from tests.planted import FAULTS, Fault, neighbours_seed
+from tests.planted import (
+    FAULTS,
+    Fault,
+    depth_off_by_one,
+    fill_omitted,
+    gate_on_the_unnormed_state,
+    neighbours_seed,
+    wrong_plane,
+)
 from tests.recording import FAULT
+from tests.selection import mostly_slow
 
 MEANING: Row = {
     "model": "ouro_a",
@@ -39,7 +48,11 @@ def test_nothing_is_seen_without_a_fault() -> None:
     assert verdict.wrong == ()
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    mostly_slow(FAULTS, wrong_plane, fill_omitted, depth_off_by_one, gate_on_the_unnormed_state),
+    ids=lambda fault: fault.__name__,
+)
 def test_a_planted_fault_is_seen(
     fault: Fault, record_property: Callable[[str, object], None]
 ) -> None:

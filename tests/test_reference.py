@@ -18,6 +18,7 @@ from rlt_core.testing.tiny_model import TinyModel
 from tests.dense import NO_OPTIONS, Options
 from tests.engines import GOLDEN, MODELS, Answer, Setup, build, greedy, load_model, run_together
 from tests.reference import RULES, Exit, Generated, Text, generate, run_pass
+from tests.selection import mostly_slow
 
 OUROS = ("ouro_a", "ouro_b")
 NANBEIGES = ("nanbeige_a", "nanbeige_b", "nanbeige_c")
@@ -59,7 +60,10 @@ def close(found: object, wanted: Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("name", "output", "threshold"),
-    [("ouro_a", "gen", 1.0), ("ouro_b", "gen_t05", 0.5), ("nanbeige_c", "gen", 1.0)],
+    mostly_slow(
+        [("ouro_a", "gen", 1.0), ("ouro_b", "gen_t05", 0.5), ("nanbeige_c", "gen", 1.0)],
+        ("ouro_b", "gen_t05", 0.5),
+    ),
 )
 def test_the_full_reference_gives_the_authors_tokens(
     name: str, output: str, threshold: float
@@ -75,7 +79,7 @@ def test_the_full_reference_gives_the_authors_tokens(
         assert [depth - 1 for depth in found.depths] == wanted[f"p0.{output}.steps"].tolist()
 
 
-@pytest.mark.parametrize("name", [*OUROS, *NANBEIGES])
+@pytest.mark.parametrize("name", mostly_slow([*OUROS, *NANBEIGES], "ouro_b", "nanbeige_b"))
 def test_golden_generation_at_full_depth(name: str) -> None:
     """All golden prompts together give the authors' tokens and logits (A1, A2)."""
     setup = Setup(model=name, policy="fixed", chunk_size=7, page_size=4)
@@ -89,7 +93,7 @@ def test_golden_generation_at_full_depth(name: str) -> None:
         close(answers[i].logits, golden(name)[f"{p}.gen.logits"])
 
 
-@pytest.mark.parametrize("name", OUROS)
+@pytest.mark.parametrize("name", mostly_slow(OUROS, "ouro_b"))
 def test_golden_generation_with_exits_in_mode_full(name: str) -> None:
     """Tokens and exit depths of the authors' own early exit, all thresholds in one engine."""
     setup, wanted = Setup(model=name, mode="full", num_slots=5), golden(name)
@@ -169,7 +173,7 @@ _CASES: list[dict[str, float]] = [
 ]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", mostly_slow(MODELS, "tiny_b"))
 @pytest.mark.parametrize(("layout", "mode"), COMBINATIONS)
 def test_gate_against_the_reference(model: str, layout: str, mode: ExitMode, seed: int) -> None:
     """Which plane a deeper reader sees after an exit, per layout and mode (A15, A5, A6).
@@ -205,7 +209,9 @@ def test_gate_against_the_reference(model: str, layout: str, mode: ExitMode, see
     assert len({depth for text in texts for depth in text.depths}) > 1, "no exits drawn"
 
 
-@pytest.mark.parametrize("model", ["tiny_a", "ouro_b", "nanbeige_b", "nanbeige_c"])
+@pytest.mark.parametrize(
+    "model", mostly_slow(["tiny_a", "ouro_b", "nanbeige_b", "nanbeige_c"], "ouro_b")
+)
 @pytest.mark.parametrize(("layout", "mode"), COMBINATIONS)
 def test_scripted_depths_against_the_reference(
     model: str, layout: str, mode: ExitMode, seed: int
@@ -240,7 +246,9 @@ def _reference(
     return reference
 
 
-@pytest.mark.parametrize("layout", ["last_exited", "shared", "last_step"])
+@pytest.mark.parametrize(
+    "layout", mostly_slow(["last_exited", "shared", "last_step"], "last_exited")
+)
 def test_score_in_mode_skip_against_the_reference(layout: str, seed: int) -> None:
     """Positions after the prompt of a scored text leave by the policy and are filled (A15)."""
     model, border, params = "tiny_b", 4, {"exit_threshold": 0.5}
@@ -271,7 +279,9 @@ def test_score_in_mode_skip_against_the_reference(layout: str, seed: int) -> Non
     close([logits for _, _, logits in found], torch.stack(wanted.logits))
 
 
-@pytest.mark.parametrize("model", ["tiny_a", "tiny_b", "ouro_a", "nanbeige_a"])
+@pytest.mark.parametrize(
+    "model", mostly_slow(["tiny_a", "tiny_b", "ouro_a", "nanbeige_a"], "tiny_b", "ouro_a")
+)
 def test_skip_differs_from_full(model: str, seed: int) -> None:
     """If both modes gave the same, the tests of skip would not see what an exit fills in."""
     texts = {}

@@ -14,6 +14,7 @@ from rlt_core.cli import main
 NUM_SEEDS, AT_LEAST = 20, 18
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_demo_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     """The first thing a user sees was a wrong answer, or one at full depth throughout."""
