@@ -8,6 +8,8 @@ import zlib
 
 import pytest
 
+from tests.fresh import built as built
+from tests.fresh import fresh as fresh
 from tests.recording import pytest_terminal_summary as pytest_terminal_summary
 
 # Read by torch when it is first imported: one thread, so that the tests of a two-core machine

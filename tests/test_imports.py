@@ -27,6 +27,7 @@ LEVELS = (
     {"api"},
     {"bench", "evaluate", "server"},
     {"testing"},
+    {"templates"},
     {"cli"},
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import tarfile
-import venv
-import zipfile
-from dataclasses import dataclass
-from email.parser import Parser
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.fresh import PROJECTS, ROOT, Built, Environment
+
 GOLDEN = ROOT / "tests" / "golden" / "ouro_a"
-PROJECTS = {
-    "rlt-core": ROOT,
-    **{f"rlt-{name}": ROOT / "plugins" / f"rlt_{name}" for name in ("ouro", "nanbeige")},
-    **{f"rlt-{name}": ROOT / "plugins" / f"rlt_{name}" for name in ("huginn", "kernels")},
-}
 ALLOWED = {
     "torch",
     "transformers",
@@ -70,46 +57,6 @@ def test_the_changelog_knows_the_version() -> None:
     assert heading[1] == metadata.version("rlt-core")
 
 
-@dataclass(frozen=True)
-class Built:
-    """The archives of one build, by distribution."""
-
-    folder: Path
-
-    def wheel(self, name: str) -> Path:
-        return self._one(f"{name.replace('-', '_')}-*.whl")
-
-    def sdist(self, name: str) -> Path:
-        return self._one(f"{name.replace('-', '_')}-*.tar.gz")
-
-    def _one(self, pattern: str) -> Path:
-        (found,) = self.folder.glob(pattern)
-        return found
-
-    def wheel_names(self, name: str) -> set[str]:
-        return set(zipfile.ZipFile(self.wheel(name)).namelist())
-
-    def sdist_names(self, name: str) -> set[str]:
-        with tarfile.open(self.sdist(name)) as archive:
-            return {member.split("/", 1)[1] for member in archive.getnames() if "/" in member}
-
-    def about(self, name: str) -> Any:
-        file = zipfile.ZipFile(self.wheel(name))
-        (path,) = [n for n in file.namelist() if n.endswith(".dist-info/METADATA")]
-        return Parser().parsestr(file.read(path).decode())
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """All five, each wheel built from its sdist, as the index would get them."""
-    folder = tmp_path_factory.mktemp("dist")
-    for project in PROJECTS.values():
-        where = ["--outdir", str(folder), str(project)]
-        argv = [sys.executable, "-m", "build", "--no-isolation", *where]
-        subprocess.run(argv, check=True, capture_output=True, timeout=120)
-    return Built(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_five_wheels_and_sdists_hold_what_they_should(built: Built) -> None:
@@ -143,39 +90,6 @@ def test_the_demo_is_in_the_wheel_and_the_training_only_in_the_sdist(built: Buil
     assert demo <= built.sdist_names("rlt-ouro")
     assert not any("training" in name for name in built.wheel_names("rlt-ouro"))
     assert "training/train.py" in built.sdist_names("rlt-ouro")
-
-
-@dataclass(frozen=True)
-class Environment:
-    """A fresh virtual environment; third-party packages are linked in, rlt's own are not."""
-
-    python: Path
-
-    def install(self, wheel: Path) -> None:
-        """As pip would: unpack a pure wheel into site-packages."""
-        (site,) = self.python.parent.parent.glob("lib/python*/site-packages")
-        zipfile.ZipFile(wheel).extractall(site)
-
-    def rlt(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        command = [str(self.python), "-m", "rlt_core.cli", *argv]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=120, cwd=self.python.parent
-        )
-
-
-@pytest.fixture
-def fresh(tmp_path: Path) -> Environment:
-    """An empty environment with the dependencies of rlt and nothing of rlt."""
-    links = tmp_path / "dependencies"
-    links.mkdir()
-    for folder in {metadata.distribution(name).locate_file("") for name in ("torch", "pluggy")}:
-        for entry in Path(str(folder)).iterdir():
-            if "rlt" not in entry.name and entry.suffix != ".pth":
-                (links / entry.name).symlink_to(entry)
-    venv.EnvBuilder(with_pip=False, symlinks=True).create(tmp_path / "env")
-    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(f"{links}\n")
-    return Environment(tmp_path / "env" / "bin" / "python")
 
 
 @pytest.mark.slow

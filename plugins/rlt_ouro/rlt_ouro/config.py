@@ -71,7 +71,7 @@ def example() -> dict[str, Any]:
         "model_type": "ouro",
         "architectures": ["OuroForCausalLM"],
         "dtype": "float32",
-        "vocab_size": 96,
+        "vocab_size": 259,
         "hidden_size": 48,
         "intermediate_size": 80,
         "num_hidden_layers": 2,
