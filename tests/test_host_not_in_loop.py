@@ -64,17 +64,24 @@ def decode_counts(num_rows: int, setup: Setup) -> list[int]:
 
 @pytest.mark.parametrize("strategy", ["refill", "cohort"])
 @pytest.mark.parametrize(
-    ("model", "layout", "mode"),
+    ("model", "layout", "mode", "policy"),
     [
-        ("ouro_b", "last_exited", "skip"),
-        ("tiny_a", "last_exited", "full"),
-        ("tiny_b", "last_step", "skip"),
-        ("ouro_a", "shared", "skip"),
+        ("ouro_b", "last_exited", "skip", "gate"),
+        ("tiny_a", "last_exited", "full", "gate"),
+        ("tiny_b", "last_step", "skip", "gate"),
+        ("ouro_a", "shared", "skip", "gate"),
+        ("tiny_b", "no_fill", "skip", "minp_kl"),
+        ("ouro_b", "no_fill", "skip", "latent"),
+        ("tiny_b", "last_exited", "full", "argmax"),
     ],
 )
-def test_a_tick_reads_nothing_back(model: str, layout: str, mode: Any, strategy: str) -> None:
+def test_a_tick_reads_nothing_back(
+    model: str, layout: str, mode: Any, policy: str, strategy: str
+) -> None:
     """One value read in a tick stalls the device and cannot be captured in a graph."""
-    setup = Setup(model=model, layout=layout, mode=mode, strategy=strategy, max_len=MAX_LEN)
+    setup = Setup(
+        model=model, layout=layout, mode=mode, policy=policy, strategy=strategy, max_len=MAX_LEN
+    )
     assert decode_counts(6, setup)
 
 

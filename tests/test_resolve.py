@@ -72,7 +72,37 @@ def test_a_policy_needs_its_signal_of_the_model() -> None:
     assert conflict.left.startswith("exit policy 'gate' (rlt-core ")
     assert conflict.right == "model 'counter' (rlt-counter 1.0)"
     assert "needs gate" in conflict.reason
-    assert error.fixes == tuple(f"--exit-policy {other}" for other in ("cosine", "fixed", "latent"))
+    assert error.fixes == tuple(f"--exit-policy {other}" for other in ("fixed", "latent", "cosine"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "signal"),
+    [
+        *(("latent", "state"), ("cosine", "state"), ("entropy", "logits")),
+        *(("kl", "logits"), ("minp_kl", "logits"), ("argmax", "logits")),
+    ],
+)
+def test_policies_need_the_signal_they_compare(policy: str, signal: str) -> None:
+    """A7: a model that does not show what a policy reads is refused, and every fix passes."""
+    registry = counter_registry(*(word for word in ALL if word != signal))
+    error = conflict_of(registry, exit_policy=policy)
+    (conflict,) = error.conflicts
+    assert conflict.left.startswith(f"exit policy '{policy}' (rlt-core ")
+    assert conflict.right == "model 'counter' (rlt-counter 1.0)"
+    assert f"needs {signal};" in conflict.reason
+    assert error.fixes
+    for fix in error.fixes:
+        assert fix.startswith("--exit-policy ")
+        resolve_counter(registry, exit_policy=fix.removeprefix("--exit-policy "))
+
+
+def test_a_threshold_of_the_checkpoint_is_its_own_policy_s() -> None:
+    """Ouro's gate threshold of 1 under another policy's parameter of the same name left every
+    token at its first loop, or argmax at its second."""
+    own = shape(exit_policy="gate", exit_defaults={"exit_threshold": 1.0})
+    assert resolve_counter(shape=own).exit_defaults == {"exit_threshold": 1.0}
+    for policy in ("latent", "kl", "argmax", "fixed"):
+        assert resolve_counter(shape=own, exit_policy=policy).exit_defaults == {}
 
 
 def test_the_checkpoint_s_own_policy_falls_back_to_fixed_and_it_is_said() -> None:
@@ -223,15 +253,16 @@ def test_every_fix_that_is_printed_works(words: tuple[str, ...], options: dict[s
 
 
 def test_a_fix_never_breaks_a_second_rule() -> None:
-    """Guards STYLE's own example: `latent` mends the signal and then breaks the layout."""
-    latent = ExitPolicySpec(
-        id="latent", summary="", factory="a:B", needs=frozenset({Word.STATE, Word.VARIABLE_DEPTH})
+    """Guards STYLE's own example: `latent` mends the signal and then breaks the layout; so does
+    one of another plugin."""
+    drift = ExitPolicySpec(
+        id="drift", summary="", factory="a:B", needs=frozenset({Word.STATE, Word.VARIABLE_DEPTH})
     )
     flat = KVLayoutSpec(id="flat", summary="", factory="a:B", provides=frozenset())
     registry = counter_registry(
         Word.ROW_COMPACTION,
         Word.STATE,
-        rlt_exit_policies=lambda: [latent],
+        rlt_exit_policies=lambda: [drift],
         rlt_kv_layouts=lambda: [flat],
     )
     error = conflict_of(registry, exit_policy="gate", kv_layout="flat")

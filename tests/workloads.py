@@ -29,10 +29,20 @@ from tests.start_states import start_states
 # What decides the tokens.
 MEANING = {
     "model": MODELS,
-    "layout": ("last_exited", "shared", "last_step"),
+    "layout": ("last_exited", "shared", "last_step", "no_fill"),
     "mode": ("skip", "full"),
-    "policy": ("gate", "fixed", "trace"),
+    "policy": ("gate", "fixed", "trace", "latent", "kl", "argmax"),
     "dtype": ("float32", "bfloat16"),
+}
+# At which random models leave at every depth.
+THRESHOLDS: dict[object, tuple[float, ...]] = {
+    "gate": (0.3, 0.5, 0.7, 0.9, 1.0),
+    "latent": (0.9, 0.6, 0.3),
+    "cosine": (0.6, 0.3, 0.05),
+    "entropy": (0.8, 0.4, 0.1),
+    "kl": (1.5, 0.8, 0.3),
+    "minp_kl": (0.6, 0.4, 0.1),
+    "argmax": (1, 1, 2),
 }
 # What must not.
 SCHEDULE: dict[str, tuple[object, ...]] = {
@@ -232,8 +242,9 @@ def _template(meaning: Row, number: int, draw: random.Random) -> EngineRequest:
         "use_policy": draw.random() < 0.9,
         "state_seed": draw.randrange(4),
     }
-    if meaning["policy"] == "gate":
-        fields["exit_params"] = {"exit_threshold": draw.choice((0.3, 0.5, 0.7, 0.9, 1.0))}
+    if meaning["policy"] in THRESHOLDS:
+        threshold = draw.choice(THRESHOLDS[meaning["policy"]])
+        fields["exit_params"] = {"exit_threshold": threshold}
     if meaning["policy"] == "trace":
         deep = [draw.choice((draw.randint(1, loops), loops)) for _ in range(length + outputs)]
         fields["trace"] = np.array(deep, np.int32)

@@ -78,7 +78,7 @@ def run(
     ] = None,
     exit_policy: options.Policy = None,
     exit_threshold: Annotated[
-        float | None, typer.Option(help="When the policy is sure; default: the checkpoint's.")
+        float | None, typer.Option(help="When the policy lets a token leave; default: its own.")
     ] = None,
     exit_mode: options.Mode = "skip",
     trace: Annotated[

@@ -1,0 +1,63 @@
+"""The comparing policies as a user asks for them: defaults, ranges, every model that can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlt_core import LLM, SamplingParams
+from rlt_core.contract.errors import RequestError
+
+GOLDEN = Path(__file__).parent / "golden"
+PROMPT = {"prompt_token_ids": [5, 9, 2, 7]}
+
+
+def serve(model: str, policy: str) -> LLM:
+    return LLM(str(GOLDEN / model), exit_policy=policy, in_process=True, max_num_seqs=2)
+
+
+def depths(llm: LLM, threshold: float | None) -> list[int]:
+    """Exit depths of six greedy tokens."""
+    params = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True, exit_threshold=threshold)
+    (output,) = llm.generate(PROMPT, params)
+    assert output.error is None
+    return output.exit_depths
+
+
+@pytest.mark.parametrize("model", ["ouro_a", "nanbeige_b", "huginn_a"])
+@pytest.mark.parametrize("policy", ["latent", "kl"])
+def test_any_model_that_shows_it(model: str, policy: str) -> None:
+    """A state wider than what is shown, a model without a coda, one without a gate: each leaves at
+    its first loop under a huge threshold and never under a tiny one."""
+    with serve(model, policy) as llm:
+        deep = depths(llm, 1e-9)
+        assert len(set(deep)) == 1
+        assert depths(llm, 1e9) == [deep[0], 1, 1, 1, 1, 1]
+
+
+def test_the_checkpoint_s_threshold_is_the_gate_s() -> None:
+    """Ouro's config.json has early_exit_threshold 1: as argmax's count it left at loop 2 or 3."""
+    with serve("ouro_a", "argmax") as llm:
+        assert depths(llm, None) == [4] * 6
+        assert min(depths(llm, 1)) < 4
+    with serve("ouro_a", "latent") as llm:
+        assert depths(llm, None) == [4] * 6
+        assert depths(llm, 1.0) != [4] * 6
+
+
+@pytest.mark.parametrize(
+    ("policy", "bad", "words"),
+    [
+        ("latent", 0.0, "it must be above 0"),
+        ("kl", -1.0, "it must be above 0"),
+        ("argmax", 0.0, "it must be at least 1"),
+        ("argmax", 1.5, "not a whole number"),
+    ],
+)
+def test_thresholds_out_of_range(policy: str, bad: float, words: str) -> None:
+    """A threshold of 0 never leaves and half a loop is none: the request says so."""
+    with serve("ouro_a", policy) as llm, pytest.raises(RequestError) as error:
+        depths(llm, bad)
+    assert error.value.field == "exit_threshold"
+    assert words in error.value.reason
