@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import pickle
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save
-from safetensors.torch import save_file
 
 from rlt_core.api.llm import LLM
 from rlt_core.api.model_options import OptionReader
 from rlt_core.api.outputs import RequestOutput
 from rlt_core.api.sampling_params import SamplingParams
-from rlt_core.cli import main
-from rlt_core.cli.options import parse_extra
-from rlt_core.contract.errors import OptionError, PluginError, RequestError
-from rlt_core.contract.specs import ExitPolicySpec, ModelSpec, ParamSpec
-from rlt_core.plugins.check_spec import spec_faults
-from rlt_core.plugins.plan import Choice
-from rlt_core.plugins.resolve import resolve
+from rlt_core.contract.errors import RequestError
 from rlt_core.runtime.table_file import read_table
 from rlt_core.stage.build import build_engine
 from rlt_core.stage.config import StageConfig
 from rlt_core.stage.messages import AddRequests, Ready, decode_answer, decode_request, encode
 from rlt_core.stage.stage import BuiltEngine
-from rlt_core.testing.tiny import OPTIONS, PLAIN_SPEC, SPEC, tiny_shape
+from rlt_core.testing.tiny import OPTIONS, SPEC
 from rlt_core.testing.tiny_model import write_checkpoint
 from rlt_core.testing.tiny_plugin import registry_with_tiny
 from tests.scripted_engine import report
@@ -144,106 +132,6 @@ def test_a_model_without_options() -> None:
         SamplingParams(extra={1: 2})  # type: ignore[dict-item]
 
 
-def _npz(path: Path) -> None:
-    np.savez(path.with_suffix(".npz"), values())
-    path.with_suffix(".npz").rename(path)
-
-
-def _zip(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a", "b")
-
-
-def _tensors(**found: Any) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(save(found))
-
-
-def _array(array: Any) -> Callable[[Path], object]:
-    def write(path: Path) -> None:
-        buffer = io.BytesIO()
-        np.save(buffer, array)
-        path.write_bytes(buffer.getvalue())
-
-    return write
-
-
-def _bad(row: int, column: int, value: float) -> Any:
-    array = values().astype(np.float64)
-    array[row, column] = value
-    return array
-
-
-@pytest.mark.parametrize(
-    ("name", "write", "reason"),
-    [
-        ("t.npy", lambda path: path.write_bytes(pickle.dumps(values())), "pickle"),
-        ("t.npy", _array(np.array([[1], [None]], object)), "allow_pickle=False"),
-        ("t.npy", lambda path: path.write_bytes(b""), "t.npy"),
-        ("t.npy", _npz, "it is an archive"),
-        ("t.npy", _zip, "t.npy"),
-        ("t.npy", _array(values()[0]), "has shape [32]; a table is [positions, columns]"),
-        ("t.npy", _array(values()[:0]), "has shape [0, 32]"),
-        ("t.npy", _array(values().astype(complex)), "a table holds real numbers"),
-        ("t.npy", _array(values() > 0), "a table holds real numbers"),
-        ("t.npy", _array(_bad(2, 3, np.nan)), "nan in row 2, column 3"),
-        ("t.npy", _array(_bad(9, 0, 1e300)), "1e+300 in row 9, column 0 is no finite float32"),
-        ("t.npy", _array(values(8)), "has 8 rows; prompt and outputs may take 9 positions"),
-        ("t.npy", _array(values()[:, 1:]), "has 31 columns; the model takes 32"),
-        ("t.safetensors", lambda path: path.write_bytes(b"{}"), "t.safetensors"),
-        ("t.safetensors", _tensors(), "it has none"),
-        ("t.safetensors", _tensors(a=values(), b=values()), "it has a, b"),
-        ("t.safetensors", _tensors(a=np.zeros((9, 32), np.int32)), "dtype I32"),
-        ("t.pt", _array(values()), "neither a .safetensors nor an .npy file"),
-        ("t.npy", lambda path: path.mkdir(), "cannot be read"),
-    ],
-)
-def test_files_that_are_no_tables(
-    tmp_path: Path, name: str, write: Callable[[Path], object], reason: str
-) -> None:
-    """Pickles are never opened, and numbers that would poison a state never loaded."""
-    path = tmp_path / name
-    write(path)
-    error = refused({"state_table": str(path)})
-    assert error.field == "state_table"
-    assert reason in error.reason
-    assert str(path) in error.reason
-
-
-def test_every_way_to_write_a_table(tmp_path: Path) -> None:
-    """The same numbers, whatever the file: npy in either order, one tensor or the named one,
-    bfloat16 as its float32."""
-    import torch
-
-    wanted = torch.as_tensor(values()).bfloat16().float().numpy()
-    np.save(tmp_path / "a.npy", np.asfortranarray(wanted.astype(np.float64)))
-    (tmp_path / "b.safetensors").write_bytes(save({"anything": wanted}))
-    (tmp_path / "c.safetensors").write_bytes(save({"other": wanted[:2], "state_table": wanted}))
-    save_file({"table": torch.as_tensor(wanted).bfloat16()}, tmp_path / "d.safetensors")
-    for path in sorted(tmp_path.iterdir()):
-        assert np.array_equal(read_table("state_table", str(path)).values, wanted), path.name
-
-
-def test_a_table_is_read_once_and_again_when_it_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A list of prompts must not read a large file for each; another file of the same name is
-    another table."""
-    reads: list[str] = []
-    right = Path.read_bytes
-
-    def read(self: Path) -> bytes:
-        reads.append(self.name)
-        return right(self)
-
-    monkeypatch.setattr(Path, "read_bytes", read)
-    path, reader = saved(tmp_path / "t.npy", values()), OptionReader(SERVED)
-    first = [reader.read({"state_table": path}, 9).tables["state_table"] for _ in range(3)]
-    assert (len(reads), len(set(first))) == (1, 1)
-    saved(tmp_path / "t.npy", values(rows=17, seed=1))
-    other = reader.read({"state_table": path}, 9).tables["state_table"]
-    assert (len(reads), other.path == first[0].path, other == first[0]) == (2, True, False)
-
-
 def test_options_survive_the_wire(tmp_path: Path, llm: LLM) -> None:
     """Truth values, whole numbers, floats and files keep their types; so does the report."""
     path = saved(tmp_path / "t.npy", values())
@@ -342,95 +230,3 @@ def test_depths_from_1_past_the_trained_ones(llm: LLM) -> None:
     found = llm.generate([PROMPT] * len(depths), asked, progress=False)
     assert [output.outputs[0].exit_depths for output in found] == [[d] * 4 for d in depths]
     assert len({tuple(text) for text in tokens(found)}) == len(depths)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"name": "two words"}, "a name is an identifier"),
-        ({"kind": "depths"}, "kind 'depths' is not one of float, int, flag, table"),
-        ({"default": None}, "None is no default for kind 'float'"),
-        ({"kind": "flag", "default": 0}, "0 is no default for kind 'flag'"),
-        ({"kind": "table", "default": 1.0}, "1.0 is no default for kind 'table'"),
-        ({"name": "state_seed"}, "keys the random bits"),
-    ],
-)
-def test_options_that_a_plugin_declares_wrongly(changes: dict[str, Any], reason: str) -> None:
-    """Found at discovery, as the plugin's error; a request would find it too late."""
-    option = replace(OPTIONS[1], **changes)
-    assert any(reason in fault for fault in spec_faults(replace(SPEC, options=(option,))))
-    assert not list(spec_faults(SPEC))
-
-
-def test_what_only_models_declare() -> None:
-    """Policies take numbers: a flag of theirs would never arrive. Names are used once, and the
-    reader of a model with tables must say how wide they are."""
-    param = ParamSpec(name="x", kind="flag", summary="", default=False)
-    policy = ExitPolicySpec(id="p", summary="", factory="a.b:C", params=(param,))
-    assert any("of a kind that models have" in fault for fault in spec_faults(policy))
-    twice: ModelSpec = replace(SPEC, options=(OPTIONS[1], OPTIONS[1]))
-    assert any("used once" in fault for fault in spec_faults(twice))
-    narrow = replace(tiny_shape("a"), table_widths={})
-    with pytest.raises(PluginError, match=r"table_widths\['state_table'\]"):
-        resolve(Choice(model="tiny"), registry_with_tiny(), shape=narrow)
-    assert PLAIN_SPEC.options == ()
-
-
-def test_extra_on_the_command_line() -> None:
-    """Numbers and truth values as such, other text as it stands (a path)."""
-    given = ["state_scale=0", "warm_start=true", "state_table=a=b.npy", "state_seed=5"]
-    assert parse_extra(given) == {
-        "state_scale": 0,
-        "warm_start": True,
-        "state_table": "a=b.npy",
-        "state_seed": 5,
-    }
-    for text in ("state_scale", "=1", "state_scale="):
-        with pytest.raises(OptionError, match="NAME=VALUE"):
-            parse_extra([text])
-
-
-def test_explain_and_plugins_show_options(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
-    """A user finds names, kinds, ranges and defaults without reading the plugin."""
-    import rlt_core.cli.explain as explain
-    import rlt_core.cli.plugins as plugins
-
-    for module in (explain, plugins):
-        monkeypatch.setattr(module, "discover", registry_with_tiny)
-    assert main(["explain", str(folder)]) == 0
-    shown = [line for line in capsys.readouterr().out.splitlines() if "model option" in line]
-    assert len(shown) == len(OPTIONS)
-    assert "float, at least 0, default 1" in shown[1]
-    assert "flag, default false" in shown[3]
-    assert main(["explain", str(folder), "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["model"]["options"]
-    assert [option["name"] for option in listed] == [spec.name for spec in OPTIONS]
-    assert main(["plugins"]) == 0
-    assert "options of tiny: state_seed, state_scale, state_table" in capsys.readouterr().out
-    assert main(["plugins", "--json"]) == 0
-    found = {p["name"]: p for p in json.loads(capsys.readouterr().out)["plugins"]}
-    assert found["tiny"]["model_options"]["tiny"][3]["chains"] is True
-    assert found["tiny"]["model_options"]["tiny_plain"] == []
-
-
-def test_rlt_run_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, llm: LLM
-) -> None:
-    """The command line gives what the Python object gives; a wrong option is two lines."""
-    from rlt_core.cli import run_request
-    from rlt_core.cli import run_session as session
-
-    monkeypatch.setattr(run_request, "find_model_folder", lambda name: name)
-    factory = f"{__name__}:build"
-    monkeypatch.setattr(session, "LLM", lambda *a, **o: LLM(*a, **o, engine_factory=factory))
-    argv = ["run", str(folder), "--prompt-token-ids", "3,77,140,9,5", "--in-process", "--json"]
-    argv += ["--max-tokens", "4", "--temperature", "0", "--ignore-eos", "--kv-pages", "300"]
-    assert main([*argv, "--extra", "state_scale=0", "--extra", "warm_start=true"]) == 0
-    found = json.loads(capsys.readouterr().out)["token_ids"]
-    asked = params(extra={"state_scale": 0.0, "warm_start": True})
-    assert [found] == tokens(llm.generate([PROMPT], asked, progress=False))
-    assert main([*argv, "--extra", "state_scal=0"]) == 2
-    said = capsys.readouterr().err
-    assert "state_scal: model 'tiny' has no such option (did you mean state_scale" in said

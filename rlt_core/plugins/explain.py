@@ -59,20 +59,14 @@ def plan_dict(plan: Plan, registry: Registry) -> dict[str, object]:
         "max_depth": plan.max_depth,
         "ops": {op: spec.id for op, spec in plan.ops.items()},
         "shape": _shape_dict(plan.shape),
+        "model_options": option_dicts(plan.model),
         "notes": list(plan.notes),
     }
 
 
 def _spec_dict(spec: Spec, registry: Registry) -> dict[str, object]:
     source = registry.source(spec)
-    found: dict[str, object] = {
-        "id": spec.id,
-        "distribution": source.distribution,
-        "version": source.version,
-    }
-    if isinstance(spec, ModelSpec):
-        found["options"] = option_dicts(spec)
-    return found
+    return {"id": spec.id, "distribution": source.distribution, "version": source.version}
 
 
 def option_dicts(model: ModelSpec) -> list[dict[str, object]]:
