@@ -43,7 +43,7 @@ from rlt_core.testing.checks.subjects import (
 )
 
 _FILES: tuple[ModuleType, ...] = (
-    *(plugin, config, model, weights, rows, graph, promises, tokens),
+    *(plugin, config, model, rows, graph, promises, weights, tokens),
     *(layout, policy, strategy, operators, attention),
 )
 

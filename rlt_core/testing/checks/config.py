@@ -88,6 +88,13 @@ def check_reader_imports_light(model: ModelSubject) -> None:
     expect(not loaded, "the reader to import nothing heavy", ", ".join(loaded))
 
 
+# A model is built from a configuration that its reader understood.
+CONFIG_HOLDS = (
+    *(check_config_reads, check_config_missing_field),
+    *(check_config_unknown_field, check_config_wrong_type),
+)
+
+
 def _fields(model: ModelSubject) -> list[str]:
     """The fields that may matter: what every checkpoint has beside the mathematics is left out."""
     return sorted(set(model.config) - HARMLESS)

@@ -10,11 +10,12 @@ from torch import Tensor
 from rlt_core.contract.capabilities import Word
 from rlt_core.testing.checks.check import check, expect
 from rlt_core.testing.checks.host_reads import NoHostReads
-from rlt_core.testing.checks.model import check_arguments_untouched, check_results_repeat
+from rlt_core.testing.checks.model import METHODS_HOLD
 from rlt_core.testing.checks.rig import Rig
+from rlt_core.testing.checks.rows import check_rows_depths
 from rlt_core.testing.checks.subjects import ModelSubject
 
-_RUNS = (check_results_repeat, check_arguments_untouched)
+_RUNS = (*METHODS_HOLD, check_rows_depths)
 
 
 @check("model", word=Word.GRAPH_SAFE, after=_RUNS)

@@ -103,20 +103,24 @@ class Kit:
 
     def _why_not(self, case: Case) -> str:
         subject, word = case.subject, case.check.word
-        if word is not None and not subject.promises(word):
-            return f"'{subject.name}' does not promise {''.join(word)}"
+        if not _promised(case.check, subject):
+            return f"'{subject.name}' does not promise {''.join(word or '')}"
         if subject.cannot:
             return subject.cannot
         for before in case.check.after:
             for other in self._cases_of(before, subject):
                 state = self.run(other).state
-                if state != "passed":
+                if state != "passed" and _promised(before, other.subject):
                     return f"it comes after {before.name}, which {_VERB[state]}"
         return ""
 
     def _cases_of(self, check: Check, subject: Subject) -> list[Case]:
         names = ("", subject.name)
         return [c for c in self.cases if c.check is check and c.subject.name in names]
+
+
+def _promised(check: Check, subject: Subject) -> bool:
+    return check.word is None or subject.promises(check.word)
 
 
 _VERB = {"failed": "failed", "skipped": "was skipped", "expected": "failed as expected"}

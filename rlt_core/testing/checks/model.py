@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlt_core.contract.specs import TrackSpec
 from rlt_core.testing.checks.check import CheckFailed, check, expect
-from rlt_core.testing.checks.config import check_config_reads
+from rlt_core.testing.checks.config import CONFIG_HOLDS
 from rlt_core.testing.checks.recorder import Attended, Recorder
 from rlt_core.testing.checks.rig import NUM_ROWS, Rig
 from rlt_core.testing.checks.subjects import ModelSubject
@@ -29,7 +29,7 @@ METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-@check("model", after=(check_config_reads,))
+@check("model", after=CONFIG_HOLDS)
 def check_plan_resolves(model: ModelSubject) -> None:
     """The model alone, with everything else by default, makes a plan.
 
@@ -226,6 +226,10 @@ def check_bfloat16_runs(model: ModelSubject) -> None:
     shape = (NUM_ROWS, rig.plan.shape.vocab_size)
     _expect_tensor("head in bfloat16", logits, shape, torch.float32)
     expect(bool(logits.isfinite().all()), "finite logits in bfloat16", "NaN or infinity")
+
+
+# What comes after has a model whose methods can be called at will.
+METHODS_HOLD = (check_results_repeat, check_arguments_untouched, check_bfloat16_runs)
 
 
 def _last_state(rig: Rig) -> Tensor:

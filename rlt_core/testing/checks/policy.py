@@ -18,6 +18,7 @@ from rlt_core.testing.checks.policy_inputs import (
     VOCAB,
     WIDTH,
     Asked,
+    default_of,
     loops_of_signals,
     start_state,
     values_of,
@@ -153,10 +154,10 @@ def check_policy_tokens(policy: Policy) -> None:
     """
     own = StandIn(policy.bench.registry)
     plan = own.plan(exit_policy=policy.name)
-    given = {p.name: float(values_of(policy.spec, "default")[p.name][0]) for p in _scalars(policy)}
+    given = {p.name: default_of(p) for p in policy.spec.params if p.kind != "depths"}
     requests = requests_of(plan, (6, 3, 2), 6, SEED, exit_params=given)
     alone = Trial(plan=plan, model=own.model).run_alone(requests)
-    together = Trial(plan=plan, model=own.model, chunk_size=4, smallest=True).run(requests)
+    together = Trial(plan=plan, model=own.model, chunk_size=4).run(requests)
     expect_same(alone, together, "requests together to get what each gets alone", "together")
 
 
@@ -218,7 +219,3 @@ def _take(tensors: Any, at: Tensor) -> dict[str, Tensor]:
 
 def _end(policy: Policy, param: Any, where: str) -> Tensor:
     return values_of(policy.spec, where)[param.name]
-
-
-def _scalars(policy: Policy) -> list[Any]:
-    return [param for param in policy.spec.params if param.kind != "depths"]

@@ -87,7 +87,7 @@ def values_of(spec: ExitPolicySpec, where: str) -> dict[str, Tensor]:
     """Every parameter [R]: at its "low" or "high" end, its "default", or "mixed" over both."""
     low = {param.name: _value(param, 0) for param in spec.params}
     high = {param.name: _value(param, 1) for param in spec.params}
-    default = {p.name: _default(p) for p in spec.params}
+    default = {p.name: default_of(p) for p in spec.params}
     chosen = {"low": low, "high": high, "default": default}.get(where)
     if chosen is not None:
         return {p.name: _filled(p, chosen[p.name]) for p in spec.params}
@@ -96,6 +96,14 @@ def values_of(spec: ExitPolicySpec, where: str) -> dict[str, Tensor]:
         p.name: torch.where(odd, _filled(p, high[p.name]), _filled(p, low[p.name]))
         for p in spec.params
     }
+
+
+def default_of(param: ParamSpec) -> float:
+    """Its default, or the middle of its range where the checkpoint gives it."""
+    if param.default is not None:
+        return float(param.default)
+    low, high = _value(param, 0), _value(param, 1)
+    return (low + high) / 2 if param.kind == "float" and high < 1e3 else low
 
 
 def _rows_of(moves: Tensor, like: Tensor) -> Tensor:
@@ -127,7 +135,3 @@ def _value(param: ParamSpec, end: int) -> float:
     if end == 0 and param.exclusive_minimum:
         return bound + (1e-9 if param.kind == "float" else 1)
     return bound
-
-
-def _default(param: ParamSpec) -> float:
-    return param.default if param.default is not None else _value(param, 0)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 
 from rlt_core.contract.capabilities import Word
+from rlt_core.contract.specs import STATE_SEED
 from rlt_core.testing.checks.check import check, expect
-from rlt_core.testing.checks.model import check_arguments_untouched, check_results_repeat
-from rlt_core.testing.checks.recorder import Recorder
+from rlt_core.testing.checks.model import METHODS_HOLD
+from rlt_core.testing.checks.recorder import PREVIOUS, Recorder
+from rlt_core.testing.checks.rows import check_rows_depths
 from rlt_core.testing.checks.subjects import ModelSubject
 
-_RUNS = (check_results_repeat, check_arguments_untouched)
+_RUNS = (*METHODS_HOLD, check_rows_depths)
 
 
 @check("model", word=Word.LOGITS, after=_RUNS)
@@ -49,6 +51,25 @@ def check_start_keyed(model: ModelSubject) -> None:
     width = _keyed_columns(zero, one)
     apart = len({tuple(row) for row in zero[:32, width].tolist()})
     expect(apart == 32, "another start at each of 32 positions", f"{apart} different ones")
+
+
+@check("model", after=_RUNS)
+def check_options_read(model: ModelSubject) -> None:
+    """Every option that the model declares is read, and `previous` where one chains.
+
+    If this fails: read it with ctx.option(name) or ctx.option_table(name), or take it out of
+    ModelSpec.options; `state_seed` alone is read by the core.
+    """
+    rig, options = model.rig, model.spec.options
+    with Recorder(rig) as recorder:
+        state = rig.prelude()
+        after = rig.loop(state)
+        rig.signals(after, state)
+        rig.head(rig.coda(after))
+    wanted = {option.name for option in options if not option.chains} - {STATE_SEED}
+    wanted |= {PREVIOUS for option in options if option.chains}
+    unread = ", ".join(sorted(wanted - recorder.options))
+    expect(not unread, "every declared option to be read", f"{unread} never is")
 
 
 def _keyed_columns(zero: torch.Tensor, one: torch.Tensor) -> torch.Tensor:

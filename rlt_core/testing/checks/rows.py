@@ -9,15 +9,14 @@ from torch import Tensor
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.testing.checks.check import check, expect
-from rlt_core.testing.checks.model import check_arguments_untouched, check_results_repeat
+from rlt_core.testing.checks.model import METHODS_HOLD
 from rlt_core.testing.checks.rig import NUM_ROWS, Rig
 from rlt_core.testing.checks.subjects import SEED, ModelSubject
 
-_RUNS = (check_results_repeat, check_arguments_untouched)
 _COUNTS = (1, 3, 7, 33)
 
 
-@check("model", word=Word.ROW_COMPACTION, after=_RUNS)
+@check("model", word=Word.ROW_COMPACTION, after=METHODS_HOLD)
 def check_rows_neighbours(model: ModelSubject) -> None:
     """A row keeps its bits when the rows beside it hold something else.
 

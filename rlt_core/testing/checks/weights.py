@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 
 from rlt_core.testing.checks.check import check, expect
-from rlt_core.testing.checks.model import check_arguments_untouched, check_results_repeat
+from rlt_core.testing.checks.graph import check_operator_count
+from rlt_core.testing.checks.model import METHODS_HOLD
+from rlt_core.testing.checks.promises import check_coda_without_store, check_start_keyed
 from rlt_core.testing.checks.rig import Rig
+from rlt_core.testing.checks.rows import check_rows_depths
 from rlt_core.testing.checks.subjects import ModelSubject
 
-_RUNS = (check_results_repeat, check_arguments_untouched)
+_PARTS = (check_rows_depths, check_operator_count, check_coda_without_store, check_start_keyed)
 
 
-@check("model", after=_RUNS)
+@check("model", after=(*METHODS_HOLD, *_PARTS))
 def check_weights_apart(model: ModelSubject) -> None:
     """Every name of the weight table has a tensor of its own: none lies over another.
 
