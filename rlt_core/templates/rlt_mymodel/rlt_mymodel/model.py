@@ -7,7 +7,7 @@ earlier positions comes through `ctx.attend`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,24 @@ class Layer:
     attention_norm: Tensor  # [E]
     mlp_norm: Tensor  # [E]
 
+    @classmethod
+    def empty(cls, config: MyModelConfig, device: torch.device, dtype: torch.dtype) -> Layer:
+        """Unfilled weights; rlt fills them from the checkpoint, by `weight_table`."""
+        width, inner = config.hidden_size, config.intermediate_size
+        matrices = ((3 * width, width), (width, width), (2 * inner, width), (width, inner))
+        sizes = (*matrices, (width,), (width,))
+        return cls(*(torch.empty(size, device=device, dtype=dtype) for size in sizes))
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """The checkpoint's name of each weight, after the layer's own."""
+        for name, part in zip("qkv", self.qkv.chunk(3), strict=True):
+            yield f"self_attn.{name}_proj.weight", part
+        gate, up = self.gate_up.chunk(2)
+        yield from (("mlp.gate_proj.weight", gate), ("mlp.up_proj.weight", up))
+        yield from (("self_attn.o_proj.weight", self.out), ("mlp.down_proj.weight", self.down))
+        yield "input_layernorm.weight", self.attention_norm
+        yield "post_attention_layernorm.weight", self.mlp_norm
+
 
 class MyModel:
     """The five methods that rlt calls, and the names of the weights."""
@@ -44,20 +62,10 @@ class MyModel:
         def empty(*sizes: int) -> Tensor:
             return torch.empty(sizes, device=device, dtype=dtype)
 
-        width, inner = c.hidden_size, c.intermediate_size
-        self.embedding, self.lm_head = empty(c.vocab_size, width), empty(c.vocab_size, width)
-        self.norm = empty(width)
-        self.layers = [
-            Layer(
-                qkv=empty(3 * width, width),
-                out=empty(width, width),
-                gate_up=empty(2 * inner, width),
-                down=empty(width, inner),
-                attention_norm=empty(width),
-                mlp_norm=empty(width),
-            )
-            for _ in range(c.num_layers)
-        ]
+        self.embedding = empty(c.vocab_size, c.hidden_size)
+        self.lm_head = empty(c.vocab_size, c.hidden_size)
+        self.norm = empty(c.hidden_size)
+        self.layers = [Layer.empty(c, device, dtype) for _ in range(c.num_layers)]
 
     def prelude(self, tokens: Tensor, ctx: LoopContext) -> Tensor:
         """Before the loops: tokens int64 [R] -> state [R, E]."""
@@ -65,13 +73,9 @@ class MyModel:
 
     def loop(self, state: Tensor, ctx: LoopContext) -> Tensor:
         """One pass of the looped block: [R, E] -> [R, E]."""
-        ops, eps = ctx.ops, self.config.norm_eps
         for index, layer in enumerate(self.layers):
-            normed = ops.rms_norm(state, layer.attention_norm, eps)
-            mixed = self._attention(index, layer, normed, ctx)
-            normed, state = ops.add_rms_norm(mixed, state, layer.mlp_norm, eps)
-            state = state + ops.linear(ops.silu_mul(ops.linear(normed, layer.gate_up)), layer.down)
-        return ops.rms_norm(state, self.norm, eps)
+            state = self._layer(TRACK, index, layer, state, ctx)
+        return ctx.ops.rms_norm(state, self.norm, self.config.norm_eps)
 
     def signals(
         self, state: Tensor, before: Tensor, ctx: LoopContext, names: frozenset[str]
@@ -95,20 +99,7 @@ class MyModel:
             "lm_head.weight": self.lm_head,
         }
         for index, layer in enumerate(self.layers):
-            q, k, v = layer.qkv.chunk(3)
-            gate, up = layer.gate_up.chunk(2)
-            named = {
-                "self_attn.q_proj": q,
-                "self_attn.k_proj": k,
-                "self_attn.v_proj": v,
-                "self_attn.o_proj": layer.out,
-                "mlp.gate_proj": gate,
-                "mlp.up_proj": up,
-                "mlp.down_proj": layer.down,
-                "input_layernorm": layer.attention_norm,
-                "post_attention_layernorm": layer.mlp_norm,
-            }
-            table |= {f"model.layers.{index}.{name}.weight": t for name, t in named.items()}
+            table |= {f"model.layers.{index}.{name}": part for name, part in layer.named()}
         return table
 
     def ignored_weights(self) -> frozenset[str]:
@@ -119,9 +110,22 @@ class MyModel:
         """Name -> the name that it must equal where a checkpoint stores both."""
         return {}
 
-    def _attention(self, index: int, layer: Layer, x: Tensor, ctx: LoopContext) -> Tensor:
-        c = self.config
-        heads = ctx.ops.linear(x, layer.qkv).unflatten(1, (3, c.num_heads, c.head_dim))
+    def _layer(
+        self,
+        track: str,
+        index: int,
+        layer: Layer,
+        x: Tensor,
+        ctx: LoopContext,
+        *,
+        store: bool = True,
+    ) -> Tensor:
+        """Layer `index` of a track, x [R, E] -> [R, E]; without `store` its KV stays unwritten."""
+        c, ops = self.config, ctx.ops
+        normed = ops.rms_norm(x, layer.attention_norm, c.norm_eps)
+        heads = ops.linear(normed, layer.qkv).unflatten(1, (3, c.num_heads, c.head_dim))
         q, k, v = heads[:, 0], heads[:, 1], heads[:, 2]
-        seen = ctx.attend(TRACK, index, q, k, v, rope=c.rope)  # [R, H, d]
-        return ctx.ops.linear(seen.flatten(1), layer.out)
+        seen = ctx.attend(track, index, q, k, v, rope=c.rope, store=store)  # [R, H, d]
+        mixed = ops.linear(seen.flatten(1), layer.out)
+        normed, x = ops.add_rms_norm(mixed, x, layer.mlp_norm, c.norm_eps)
+        return x + ops.linear(ops.silu_mul(ops.linear(normed, layer.gate_up)), layer.down)
