@@ -51,7 +51,9 @@ def test_plugins_as_json_holds_everything(capsys: Capture) -> None:
     code, out, _ = _run(capsys, "plugins", "--json")
     plugins = {plugin["name"]: plugin for plugin in json.loads(out)["plugins"]}
     assert code == 0
-    assert plugins["core"]["exit_policies"] == ["fixed", "gate", "trace"]
+    by_state, by_logits = ["latent", "cosine"], ["entropy", "kl", "minp_kl", "argmax"]
+    policies = ["fixed", "gate", *by_state, *by_logits, "trace"]
+    assert plugins["core"]["exit_policies"] == policies
     assert plugins["core"]["hooks"] == sorted(plugins["core"]["hooks"])
     assert plugins["ouro"]["models"] == ["ouro"]
     assert plugins["kernels"]["state"] == "ok"

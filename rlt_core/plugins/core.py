@@ -74,54 +74,7 @@ def rlt_exit_policies() -> list[ExitPolicySpec]:
             ),
             needs=frozenset({Word.GATE, Word.VARIABLE_DEPTH}),
         ),
-        _policy(
-            id="latent",
-            summary="leaves when a loop moves the state by less than a part of its length",
-            factory="rlt_core.exits.latent:Latent",
-            signal=Word.STATE,
-            param=_threshold("length of the move over that of the state to leave below", 0.03),
-        ),
-        _policy(
-            id="cosine",
-            summary="leaves when a loop hardly turns the state",
-            factory="rlt_core.exits.cosine:Cosine",
-            signal=Word.STATE,
-            param=_threshold("1 - cosine of the turn to leave below", 1e-3),
-        ),
-        _policy(
-            id="entropy",
-            summary="leaves when the entropy of the next token settles",
-            factory="rlt_core.exits.entropy:Entropy",
-            signal=Word.LOGITS,
-            param=_threshold("change of the entropy, in nats, to leave below", 1e-3),
-        ),
-        _policy(
-            id="kl",
-            summary="leaves when the distribution of the next token hardly moves",
-            factory="rlt_core.exits.kl:KL",
-            signal=Word.LOGITS,
-            param=_threshold("divergence from the loop before, in nats, to leave below", 1e-3),
-        ),
-        _policy(
-            id="minp_kl",
-            summary="as kl, with all unlikely tokens alike",
-            factory="rlt_core.exits.minp_kl:MinPKL",
-            signal=Word.LOGITS,
-            param=_threshold("divergence from the loop before, in nats, to leave below", 1e-5),
-        ),
-        _policy(
-            id="argmax",
-            summary="leaves when the likeliest token has stayed the same for some loops",
-            factory="rlt_core.exits.argmax:Argmax",
-            signal=Word.LOGITS,
-            param=ParamSpec(
-                name="exit_threshold",
-                kind="int",
-                summary="loops in a row that did not change the likeliest token",
-                default=5,
-                minimum=1,
-            ),
-        ),
+        *_comparing_policies(),
         ExitPolicySpec(
             id="trace",
             summary="replays recorded depths, one per output token",
@@ -136,27 +89,72 @@ def rlt_exit_policies() -> list[ExitPolicySpec]:
     ]
 
 
-def _policy(
-    *, id: str, summary: str, factory: str, signal: Word, param: ParamSpec
+def _comparing_policies() -> list[ExitPolicySpec]:
+    """Policies that compare what a row shows from loop to loop, by its state or by its logits."""
+    state, logits = Word.STATE, Word.LOGITS
+    divergence = "divergence from the loop before, in nats, to leave below"
+    return [
+        _comparing(
+            "latent:Latent",
+            state,
+            "leaves when a loop moves the state by less than a part of its length",
+            "length of the move over that of the state to leave below",
+            0.03,
+        ),
+        _comparing(
+            "cosine:Cosine",
+            state,
+            "leaves when a loop hardly turns the state",
+            "1 - cosine of the turn to leave below",
+            1e-3,
+        ),
+        _comparing(
+            "entropy:Entropy",
+            logits,
+            "leaves when the entropy of the next token settles",
+            "change of the entropy, in nats, to leave below",
+            1e-3,
+        ),
+        _comparing(
+            "kl:KL",
+            logits,
+            "leaves when the distribution of the next token hardly moves",
+            divergence,
+            1e-3,
+        ),
+        _comparing(
+            "minp_kl:MinPKL", logits, "as kl, with all unlikely tokens alike", divergence, 1e-5
+        ),
+        _comparing(
+            "argmax:Argmax",
+            logits,
+            "leaves when the likeliest token has stayed the same for some loops",
+            "loops in a row that did not change the likeliest token",
+            5,
+        ),
+    ]
+
+
+def _comparing(
+    place: str, signal: Word, summary: str, meaning: str, default: float | int
 ) -> ExitPolicySpec:
-    """A policy of one parameter that compares a signal from loop to loop."""
+    """One of them, `id:Class` in exits/. A whole default is a count, from 1; another one a
+    quantity above 0."""
+    counts = isinstance(default, int)
+    param = ParamSpec(
+        name="exit_threshold",
+        kind="int" if counts else "float",
+        summary=meaning,
+        default=default,
+        minimum=1 if counts else 0.0,
+        exclusive_minimum=not counts,
+    )
     return ExitPolicySpec(
-        id=id,
+        id=place.partition(":")[0],
         summary=summary,
-        factory=factory,
+        factory=f"rlt_core.exits.{place}",
         params=(param,),
         needs=frozenset({signal, Word.VARIABLE_DEPTH}),
-    )
-
-
-def _threshold(summary: str, default: float) -> ParamSpec:
-    return ParamSpec(
-        name="exit_threshold",
-        kind="float",
-        summary=summary,
-        default=default,
-        minimum=0.0,
-        exclusive_minimum=True,
     )
 
 
