@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from docs.generate import table
+from docs.generate import registry_of_ours, table
+from rlt_core.plugins.model_folder import find_checkpoint
 
 HERE = Path(__file__).resolve().parent
 
@@ -27,15 +28,18 @@ def record(name: str) -> str:
 
 
 def golden() -> str:
-    """The golden checkpoints that the tests hold the engine to."""
-    rows = []
+    """The golden checkpoints that the tests hold the engine to, as the plugins read them."""
+    registry, rows = registry_of_ours(), []
     for folder in sorted((HERE.parent / "tests" / "golden").iterdir()):
-        if (folder / "config.json").is_file():
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            names = ("num_hidden_layers", "total_ut_steps", "hidden_size", "num_attention_heads")
-            shape = (str(config[name]) for name in names)
-            rows.append((f"`{folder.name}`", *shape, str(config["num_key_value_heads"])))
-    return table(("checkpoint", "layers", "loops", "hidden", "heads", "KV heads"), rows)
+        if not (folder / "config.json").is_file():
+            continue
+        found = find_checkpoint(str(folder), None, registry)
+        shape = found.shape(registry, frozenset())
+        tracks = (f"{t.name} {t.num_layers}x{t.num_kv_heads}x{t.head_dim}" for t in shape.tracks)
+        row = (found.model.id, str(shape.loops), str(shape.vocab_size), ", ".join(tracks))
+        rows.append((f"`{folder.name}`", *row))
+    head = ("checkpoint", "model", "loops", "vocabulary", "tracks (layers x KV heads x head size)")
+    return table(head, rows)
 
 
 def _made(where: Mapping[str, object]) -> str:

@@ -13,18 +13,17 @@ import pytest
 from rlt_core.api.chat import ChatFormat
 from rlt_core.api.tokenizer import load_tokenizer
 from rlt_core.contract.errors import CheckpointError, RequestError
-from tests.chat_tables import CHATS, OPTIONS, WEATHER
 from tests.chat_kit import (
     BOS,
     EOS,
     NAMES,
     assistant,
     chat_folder,
-    system,
     template,
     token_id,
     user,
 )
+from tests.chat_tables import CHATS, OPTIONS
 
 Render = Callable[..., str]
 

@@ -31,6 +31,7 @@ PAGES = {
 HOOKS = [name for name in vars(HookSpecs) if name.startswith("rlt_")]
 LAYOUTS = ("last_exited", "shared", "last_step")
 STRATEGIES = ("refill", "cohort")
+TEMPLATE = ROOT / "rlt_core/templates/rlt_mymodel"
 TUTORIALS = ("README.md", "docs/quickstart.md")
 
 
@@ -110,7 +111,7 @@ def _anchors(path: Path) -> set[str]:
 
 def test_files_that_pages_name_exist() -> None:
     """Guards the journey of a token against files that were renamed."""
-    homes = (ROOT / "rlt_core", ROOT, ROOT / "docs", ROOT / "plugins/rlt_ouro")
+    homes = (ROOT / "rlt_core", ROOT, ROOT / "docs", ROOT / "plugins/rlt_ouro", TEMPLATE)
     gone = [
         f"{name}: {file}"
         for name, page in PAGES.items()
@@ -137,7 +138,8 @@ def test_generated_parts_are_up_to_date() -> None:
 def test_generated_parts_do_not_depend_on_the_terminal() -> None:
     """Guards `make check` on another machine: widths and colours must not reach a page."""
     env = {"COLUMNS": "37", "FORCE_COLOR": "1", "TERM": "xterm-256color", "LINES": "9"}
-    code = "from docs import generate as g; print(g.commands(), g.layouts(), g.hooks())"
+    code = "from docs import capabilities as c, generate as g; "
+    code += "print(g.commands(), c.layouts(), c.policies(), g.hooks())"
     command = [sys.executable, "-c", code]
     plain, narrow = (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=e).stdout
