@@ -154,6 +154,7 @@ def _no_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(file, "heavy_after", lambda *_: [])
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.usefixtures("_no_interpreters")
 @pytest.mark.parametrize(
     ("spec", "check"), [pytest.param(spec, check, id=name) for name, spec, check in FAULTS]

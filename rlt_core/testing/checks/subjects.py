@@ -150,8 +150,14 @@ class ModelSubject(PartSubject[ModelSpec]):
     @cached_property
     def config(self) -> dict[str, Any]:
         """The checkpoint's config.json, or the example."""
-        if self.folder is not None:
-            return dict(read_config(str(self.folder)))
+        return self.sample if self.folder is None else dict(read_config(str(self.folder)))
+
+    @cached_property
+    def sample(self) -> dict[str, Any]:
+        """The example, which says what its author means by every field; else the checkpoint's
+        config.json, which may rely on defaults."""
+        if self.spec.example is None:
+            return self.config
         made = load_object(str(self.spec.example), self.source)()
         if not isinstance(made, Mapping):
             raise ConfigError(self.path, "example", f"is {type(made).__name__}, not a dict")
