@@ -132,6 +132,10 @@ def _faults() -> Iterator[tuple[str, Spec, str]]:
 
 
 FAULTS = list(_faults())
+# Seconds each: many engines run before the fault shows.
+SLOW = frozenset(
+    ("GateOfTheCount", "NoExitAtTwo", "NoDeeperLoops", "FarMemory", "FarCount", "DeafToOptions")
+)
 
 
 def broken(spec: Spec, name: str = "broken") -> Candidate:
@@ -157,7 +161,11 @@ def _no_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("_no_interpreters")
 @pytest.mark.parametrize(
-    ("spec", "check"), [pytest.param(spec, check, id=name) for name, spec, check in FAULTS]
+    ("spec", "check"),
+    [
+        pytest.param(spec, check, id=name, marks=pytest.mark.slow if name in SLOW else ())
+        for name, spec, check in FAULTS
+    ],
 )
 def test_a_fault_fails_its_check_and_no_other(spec: Spec, check: str) -> None:
     """Guards each check: one that no fault can fail, or that fails for another's, tells nothing."""

@@ -19,8 +19,9 @@ from tests.dense import Options
 from tests.engines import Answer, Built, Setup, build, collect, greedy, run_alone, run_together
 from tests.huginn import MODELS, PROMPTS, expected
 from tests.reference import Exit, generate
+from tests.selection import mostly_slow
+from tests.test_reference import COMBINATIONS, wide_model
 from tests.test_reference import close as close_rows
-from tests.test_reference import wide_model
 
 # Many ticks each: seconds on a quiet machine, minutes on a busy one.
 pytestmark = pytest.mark.timeout(300)
@@ -67,7 +68,7 @@ def same(found: Answer, wanted: Answer) -> bool:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("prompt", mostly_slow(PROMPTS, "p0"))
 @pytest.mark.parametrize("kind", ["gen_state", "gen_zero", "gen_warm"])
 def test_golden_generation(name: str, prompt: str, kind: str, tables: Path) -> None:
     """Tokens of the authors' code, and its logits where they are recorded (A47, A51, A52)."""
@@ -79,13 +80,19 @@ def test_golden_generation(name: str, prompt: str, kind: str, tables: Path) -> N
         close_rows(found.logits, wanted[f"{prompt}.{kind}.logits"])
 
 
+# Every pair of a model, a chunk size and a page size.
+CASES = [
+    (name, chunk, (4, 16)[(i + j) % 2])
+    for i, name in enumerate(MODELS)
+    for j, chunk in enumerate((1, 7, 64))
+]
 # Each way to start a row, and each length.
 TOGETHER = (("p0", "gen_warm"), ("p1", "gen_state"), ("p2", "gen_zero"))
 
 
-@pytest.mark.parametrize("page_size", [4, 16])
-@pytest.mark.parametrize("chunk_size", [1, 7, 64])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "chunk_size", "page_size"), mostly_slow(CASES, ("huginn_a", 64, 4))
+)
 def test_prompts_together_in_the_smallest_pool(
     name: str, chunk_size: int, page_size: int, tables: Path
 ) -> None:
@@ -125,10 +132,7 @@ def test_loops_from_one_to_beyond_the_trained_ones(name: str, seed: int) -> None
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize(
-    ("layout", "mode"),
-    [("last_exited", "skip"), ("last_exited", "full"), ("shared", "skip"), ("last_step", "skip")],
-)
+@pytest.mark.parametrize(("layout", "mode"), mostly_slow(COMBINATIONS, ("last_exited", "skip")))
 def test_against_the_reference(name: str, layout: str, mode: Any, seed: int) -> None:
     """Exits at every depth in every layout and mode: prelude, core and coda each see what the
     rule says, with random starts, zeros and warm starts side by side (A53)."""
@@ -182,7 +186,7 @@ def disturbed(built: Built, request: EngineRequest, at_step: int) -> Answer:
     raise AssertionError("the engine never ends")
 
 
-@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("warm", mostly_slow([False, True], False))
 def test_the_start_state_is_the_request_s_own(warm: bool, seed: int) -> None:
     """The same alone, in a batch of five, after other traffic and after a preemption; another
     state seed gives other logits; neither the sampling seed nor torch's changes a bit (A47)."""

@@ -16,6 +16,7 @@ from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.cli import main
 from rlt_core.contract.errors import RequestError
 from tests.huginn import GOLDEN, MODELS, PROMPTS, expected
+from tests.selection import mostly_slow
 
 # Many ticks each: seconds on a quiet machine, minutes on a busy one.
 pytestmark = pytest.mark.timeout(300)
@@ -54,7 +55,7 @@ def llm() -> Iterator[LLM]:
         yield made
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, "huginn_b"))
 def test_the_authors_tokens(name: str, tmp_path: Path) -> None:
     """gen_state, gen_zero and gen_warm of every prompt, all in one call (A47)."""
     cases = [(prompt, kind) for prompt in PROMPTS for kind in KINDS]
