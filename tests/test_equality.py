@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import lru_cache
 from itertools import repeat
 
 import pytest
@@ -39,6 +40,7 @@ COUNTED = (
 )
 
 
+@lru_cache(maxsize=2)
 def _rows(seed: int) -> list[Row]:
     draw = random.Random(seed)
     return configurations(meanings(draw), NUM_WORKLOADS, draw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ SCHEDULE: dict[str, tuple[object, ...]] = {
     "strategy": ("refill", "cohort"),
     "chunk_size": (1, 7, 16, 64),
     "page_size": (4, 16),
-    "num_slots": (2, 3, 5),
+    "num_slots": (2, 4, 6),
     "num_places": (7, 64),
     "pool": ("large", "tiny"),
     "ticks_in_flight": (1, 2),
@@ -57,23 +58,24 @@ SCHEDULE: dict[str, tuple[object, ...]] = {
     "leave": ((1, 0), (2, 1), (3, 2)),  # min_leave, leave_places
 }
 POOL_SIZE = 11  # different requests per meaning
-NUM_REQUESTS = 8
+NUM_REQUESTS, NUM_WITH_ABORTS = 6, 11
 RESIDENT = (State.PROMPT, State.DECODE)
-OUTSIDE = (State.WAITING, State.PREEMPTED, State.WAITING)
+OUTSIDE = (State.WAITING, State.PREEMPTED)
 PREEMPT_SHARE = 0.02  # of the steps in which a resident loses its slot, beside what the pool forces
 
 
 def meanings(draw: random.Random) -> list[Row]:
     """A pairwise cover of what decides the tokens, without the pairs that resolve refuses."""
+    return cover(MEANING, lambda row: _is_legal(Setup(**row)), draw)  # type: ignore[arg-type]
 
-    def legal(row: Row) -> bool:
-        try:
-            plan_of(Setup(**row))  # type: ignore[arg-type]
-        except ConflictError:
-            return False
-        return True
 
-    return cover(MEANING, legal, draw)
+@lru_cache(maxsize=1024)
+def _is_legal(setup: Setup) -> bool:
+    try:
+        plan_of(setup)
+    except ConflictError:  # it looks for fixes, which takes long
+        return False
+    return True
 
 
 def configurations(found: list[Row], count: int, draw: random.Random) -> list[Row]:
@@ -109,7 +111,7 @@ def workload(row: Row, made: list[EngineRequest], draw: random.Random) -> Worklo
     aborts, pool, leave = bool(row.pop("aborts")), row.pop("pool"), row.pop("leave")
     assert isinstance(leave, tuple)
     setup = Setup(**row, min_leave=leave[0], leave_places=leave[1])  # type: ignore[arg-type]
-    count = NUM_REQUESTS + (4 if aborts else 0)
+    count = NUM_WITH_ABORTS if aborts else NUM_REQUESTS
     fit = [t for t, request in enumerate(made) if _is_quick(setup, request, pool == "tiny")]
     chosen = [draw.choice(fit) for _ in range(count)]
     first = draw.randrange(1000)
@@ -216,12 +218,15 @@ def _tiny_pool(setup: Setup, requests: list[EngineRequest], draw: random.Random)
 
 
 def _is_quick(setup: Setup, request: EngineRequest, tiny_pool: bool) -> bool:
-    """Whether its prompt takes few ticks; in a tiny pool, whether it is small: large ones would
-    make the pool large."""
+    """Whether its prompt takes few ticks; in a tiny pool, whether it is small, for large ones
+    would make the pool large, and generates (but for one): only what grows has to park."""
     length = len(request.prompt)
     chunk = 1 if setup.layout == "shared" else min(setup.chunk_size, setup.num_places)
     ticks = -(-length // chunk) * request.loops
-    return ticks <= 24 and not (tiny_pool and length > setup.page_size + 2)
+    if not tiny_pool:
+        return ticks <= 24
+    grows = request.kind != "score" or request.request_id == POOL_SIZE - 1
+    return ticks <= 24 and grows and length <= setup.page_size + 2
 
 
 def _template(meaning: Row, number: int, draw: random.Random) -> EngineRequest:
@@ -234,7 +239,7 @@ def _template(meaning: Row, number: int, draw: random.Random) -> EngineRequest:
     loops = shape.loops if draw.random() < 0.7 else draw.randint(2, deepest(shape))
     least = draw.choice((1, 1, 1, 2))
     most = loops if draw.random() < 0.6 else draw.randint(least, loops)
-    outputs = draw.randint(8, 10) if number < 3 else draw.randint(3, 6)
+    outputs = draw.randint(6, 8) if number < 3 else draw.randint(3, 5)
     fields: dict[str, Any] = {
         "loops": loops,
         "min_loops": least,
