@@ -313,7 +313,7 @@ def test_planes_hold_different_keys(seed: int) -> None:
     run = run_pass(model, Text(tokens, 6, depths, depths, 5), "last_exited")
     states = run.states[1:].flatten(1)
     assert len(torch.unique(states, dim=0)) == 5
-    assert set(RULES) == {"last_exited", "shared", "last_step"}
+    assert set(RULES) == {"last_exited", "shared", "last_step", "no_fill"}
 
 
 @pytest.mark.parametrize("model", ["tiny_a", "tiny_b"])
