@@ -110,7 +110,8 @@ class LooksAtTheRowNumber(TinyModel):
 
 class LooksAtTheDeepest(TinyModel):
     def loop(self, state: Tensor, ctx: Any) -> Tensor:
-        return super().loop(state, ctx) + SMALL * ctx.depth.max()
+        deepest: Tensor = ctx.depth.max()
+        return super().loop(state, ctx) + SMALL * deepest
 
 
 class ReadsBack(TinyModel):
@@ -158,7 +159,7 @@ class FarCount(TinyModel):
     """Looks at the row count, at positions that only whole requests reach."""
 
     def loop(self, state: Tensor, ctx: Any) -> Tensor:
-        far = (ctx.positions >= TEXT_LEN)[:, None].to(state.dtype)
+        far: Tensor = (ctx.positions >= TEXT_LEN)[:, None].to(state.dtype)
         return super().loop(state, ctx) + far * SMALL * len(state)
 
 
