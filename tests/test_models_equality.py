@@ -1,4 +1,7 @@
-"""Huginn in random workloads: a schedule changes no token, no depth and no bit of a logit."""
+"""Huginn and Nanbeige in random workloads: a schedule changes no token, depth or bit of a logit.
+
+The matrix itself (test_equality.py) runs on Ouro and the tiny models.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ MEANINGS: list[Row] = [
 
 
 SCHEDULES = cover(SCHEDULE, lambda row: True, random.Random(SEED))
-CASES = [(model, number) for model in ("huginn_a", "huginn_b") for number in range(len(MEANINGS))]
+MODELS = ("huginn_a", "huginn_b", "nanbeige_b")
+CASES = [(model, number) for model in MODELS for number in range(len(MEANINGS))]
 
 
 def check(meaning: Row, model: str, schedules: list[Row]) -> None:
@@ -31,9 +35,10 @@ def check(meaning: Row, model: str, schedules: list[Row]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_few_workloads() -> None:
+@pytest.mark.parametrize("model", ["huginn_a", "nanbeige_b"])
+def test_a_few_workloads(model: str) -> None:
     """The quick part, its seed fixed: mixed depths, state seeds, parked rows and preemptions."""
-    check(MEANINGS[0], "huginn_a", SCHEDULES[:2])
+    check(MEANINGS[0], model, SCHEDULES[:2])
 
 
 @pytest.mark.slow
