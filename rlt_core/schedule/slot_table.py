@@ -13,7 +13,7 @@ from rlt_core.schedule.request import TickCounts
 
 NOBODY = -1
 _FAR = 1 << 40
-_LONGEST_LOG = 32
+_LONGEST_LOG = 16
 
 
 class SlotTable:
@@ -122,7 +122,7 @@ class SlotTable:
         if at:
             # In the order of the ticks: a slot's later owner writes over the earlier one.
             flat = np.concatenate(at)
-            self._tokens[flat], self._depths[flat] = np.concatenate(made, 1)
+            self._tokens[flat], self._depths[flat] = np.concatenate(made, 1, dtype=np.int32)
 
     def _advance(self, slots: I64, tick: int) -> I64:
         """These slots gave an output in `tick`; where in the flat outputs it goes."""
