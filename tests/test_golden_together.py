@@ -34,7 +34,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("model", "chunk_size", "page_size"), mostly_slow(CASES, ("ouro_b", 64, 16), ("ouro_a", 7, 16))
+    ("model", "chunk_size", "page_size"), mostly_slow(CASES, ("ouro_b", 64, 16))
 )
 def test_prompts_together_in_the_smallest_pool(model: str, chunk_size: int, page_size: int) -> None:
     """Chunks, pages, parking and preemption must not change a token of the authors' own code, nor

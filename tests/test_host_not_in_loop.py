@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_rows import TickTensors
 from tests.engines import Built, Setup, build, collect, greedy
+from tests.selection import mostly_slow
 
 MAX_LEN = 64
 FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "item")
@@ -62,18 +63,19 @@ def decode_counts(num_rows: int, setup: Setup) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("strategy", ["refill", "cohort"])
+CASES = [
+    ("ouro_b", "last_exited", "skip", "gate", "refill"),
+    ("tiny_a", "last_exited", "full", "gate", "cohort"),
+    ("tiny_b", "last_step", "skip", "gate", "refill"),
+    ("ouro_a", "shared", "skip", "gate", "cohort"),
+    ("tiny_b", "no_fill", "skip", "minp_kl", "refill"),
+    ("ouro_b", "no_fill", "skip", "latent", "cohort"),
+    ("tiny_b", "last_exited", "full", "argmax", "refill"),
+]
+
+
 @pytest.mark.parametrize(
-    ("model", "layout", "mode", "policy"),
-    [
-        ("ouro_b", "last_exited", "skip", "gate"),
-        ("tiny_a", "last_exited", "full", "gate"),
-        ("tiny_b", "last_step", "skip", "gate"),
-        ("ouro_a", "shared", "skip", "gate"),
-        ("tiny_b", "no_fill", "skip", "minp_kl"),
-        ("ouro_b", "no_fill", "skip", "latent"),
-        ("tiny_b", "last_exited", "full", "argmax"),
-    ],
+    ("model", "layout", "mode", "policy", "strategy"), mostly_slow(CASES, CASES[0], CASES[5])
 )
 def test_a_tick_reads_nothing_back(
     model: str, layout: str, mode: Any, policy: str, strategy: str

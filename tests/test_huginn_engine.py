@@ -67,7 +67,7 @@ def same(found: Answer, wanted: Answer) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, "huginn_b"))
 @pytest.mark.parametrize("prompt", mostly_slow(PROMPTS, "p0"))
 @pytest.mark.parametrize("kind", ["gen_state", "gen_zero", "gen_warm"])
 def test_golden_generation(name: str, prompt: str, kind: str, tables: Path) -> None:
@@ -90,9 +90,7 @@ CASES = [
 TOGETHER = (("p0", "gen_warm"), ("p1", "gen_state"), ("p2", "gen_zero"))
 
 
-@pytest.mark.parametrize(
-    ("name", "chunk_size", "page_size"), mostly_slow(CASES, ("huginn_a", 64, 4))
-)
+@pytest.mark.parametrize(("name", "chunk_size", "page_size"), mostly_slow(CASES))
 def test_prompts_together_in_the_smallest_pool(
     name: str, chunk_size: int, page_size: int, tables: Path
 ) -> None:
@@ -116,7 +114,7 @@ def random_prompt(seed: int, length: int = 6) -> list[int]:
     return prompt
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, "huginn_b"))
 def test_loops_from_one_to_beyond_the_trained_ones(name: str, seed: int) -> None:
     """Requests of 1, 4, 6 (trained) and 8 loops in one engine, each as the reference says; the
     boundary tracks keep one plane whatever the number (A52)."""
@@ -131,7 +129,7 @@ def test_loops_from_one_to_beyond_the_trained_ones(name: str, seed: int) -> None
         close_rows(found[n].logits, torch.stack(wanted.logits))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, "huginn_a"))
 @pytest.mark.parametrize(("layout", "mode"), mostly_slow(COMBINATIONS, ("last_exited", "skip")))
 def test_against_the_reference(name: str, layout: str, mode: Any, seed: int) -> None:
     """Exits at every depth in every layout and mode: prelude, core and coda each see what the
@@ -186,7 +184,7 @@ def disturbed(built: Built, request: EngineRequest, at_step: int) -> Answer:
     raise AssertionError("the engine never ends")
 
 
-@pytest.mark.parametrize("warm", mostly_slow([False, True], False))
+@pytest.mark.parametrize("warm", mostly_slow([False, True]))
 def test_the_start_state_is_the_request_s_own(warm: bool, seed: int) -> None:
     """The same alone, in a batch of five, after other traffic and after a preemption; another
     state seed gives other logits; neither the sampling seed nor torch's changes a bit (A47)."""

@@ -55,7 +55,7 @@ def llm() -> Iterator[LLM]:
         yield made
 
 
-@pytest.mark.parametrize("name", mostly_slow(MODELS, "huginn_b"))
+@pytest.mark.parametrize("name", mostly_slow(MODELS))
 def test_the_authors_tokens(name: str, tmp_path: Path) -> None:
     """gen_state, gen_zero and gen_warm of every prompt, all in one call (A47)."""
     cases = [(prompt, kind) for prompt in PROMPTS for kind in KINDS]
@@ -73,7 +73,7 @@ def test_the_authors_tokens(name: str, tmp_path: Path) -> None:
         assert list(output.outputs[0].exit_depths) == [4] * 24
 
 
-@pytest.mark.parametrize("kind", ["gen_state", "gen_warm"])
+@pytest.mark.parametrize("kind", mostly_slow(["gen_state", "gen_warm"], "gen_warm"))
 def test_the_command_line(kind: str, tmp_path: Path, capsys: Capture) -> None:
     """The same through `rlt run --extra` and its own stage process."""
     extra = [f"{key}={str(value).lower()}" for key, value in KINDS[kind].items()]

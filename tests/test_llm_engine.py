@@ -70,15 +70,15 @@ def records(outputs: list[RequestOutput]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"temperature": 1.0, "seed": 3, "n": 2, "top_k": 40, "repetition_penalty": 1.2},
-        {"exit_policy": "fixed", "loops": 2, "logprobs": 3},
-        {"exit_threshold": 0.2, "min_loops": 2, "logit_bias": {65: 2.0}},
-    ],
-)
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0, "seed": 3, "n": 2, "top_k": 40, "repetition_penalty": 1.2},
+    {"exit_policy": "fixed", "loops": 2, "logprobs": 3},
+    {"exit_threshold": 0.2, "min_loops": 2, "logit_bias": {65: 2.0}},
+]
+
+
+@pytest.mark.parametrize("changes", mostly_slow(CHANGES, CHANGES[2]))
 def test_process_and_batch_change_nothing(local: LLM, remote: LLM, changes: Any) -> None:
     """A request's tokens, depths or logprobs depended on its neighbours, or on being sent."""
     together = remote.generate(PROMPTS, params(**changes))

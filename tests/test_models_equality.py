@@ -38,7 +38,7 @@ def check(meaning: Row, model: str, schedules: list[Row]) -> None:
 @pytest.mark.parametrize("model", ["huginn_a", "nanbeige_b"])
 def test_a_few_workloads(model: str) -> None:
     """The quick part, its seed fixed: mixed depths, state seeds, parked rows and preemptions."""
-    check(MEANINGS[0], model, SCHEDULES[:2])
+    check(MEANINGS[0], model, SCHEDULES[:1])
 
 
 @pytest.mark.slow
@@ -48,6 +48,6 @@ def test_more_workloads(model: str, number: int) -> None:
     """Three tracks with unequal layers, a coda that stores KV once, held-back boundary work and
     start latents of each request's own seed, in every layout (A47, A48, A52).
 
-    The cases share out the pairwise cover of schedules, each schedule twice."""
+    The cases share out the pairwise cover of schedules."""
     first = CASES.index((model, number))
-    check(MEANINGS[number], model, (SCHEDULES * 2)[first :: len(CASES)])
+    check(MEANINGS[number], model, SCHEDULES[first :: len(CASES)])

@@ -212,7 +212,7 @@ def test_gate_against_the_reference(model: str, layout: str, mode: ExitMode, see
 @pytest.mark.parametrize(
     "model", mostly_slow(["tiny_a", "ouro_b", "nanbeige_b", "nanbeige_c"], "ouro_b")
 )
-@pytest.mark.parametrize(("layout", "mode"), COMBINATIONS)
+@pytest.mark.parametrize(("layout", "mode"), mostly_slow(COMBINATIONS, ("last_step", "skip")))
 def test_scripted_depths_against_the_reference(
     model: str, layout: str, mode: ExitMode, seed: int
 ) -> None:

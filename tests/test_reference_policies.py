@@ -12,6 +12,7 @@ from rlt_core.schedule.request import EngineRequest
 from tests.criteria import CRITERIA
 from tests.engines import Answer, Setup, build, greedy, load_model, run_together
 from tests.reference import Exit, Generated, generate
+from tests.selection import mostly_slow
 from tests.test_reference import TOLERANCE, wide_model
 
 # Thresholds at which random models leave at every depth.
@@ -51,8 +52,8 @@ def prompts(model: str, seed: int) -> list[list[int]]:
     return [draw.integers(0, vocab, length).tolist() for length in LENGTHS]
 
 
-@pytest.mark.parametrize("policy", CRITERIA)
-@pytest.mark.parametrize(("layout", "mode"), COMBINATIONS)
+@pytest.mark.parametrize("policy", mostly_slow(CRITERIA, "kl", "entropy"))
+@pytest.mark.parametrize(("layout", "mode"), mostly_slow(COMBINATIONS, ("last_exited", "full")))
 def test_policies_against_the_reference(
     policy: str, layout: str, mode: ExitMode, seed: int
 ) -> None:
@@ -87,8 +88,8 @@ def test_policies_against_the_reference(
     assert len(depths) > 1, "no exits drawn"
 
 
-@pytest.mark.parametrize("layout", ["last_exited", "no_fill"])
-@pytest.mark.parametrize("policy", ["latent", "kl", "argmax"])
+@pytest.mark.parametrize("layout", mostly_slow(["last_exited", "no_fill"], "no_fill"))
+@pytest.mark.parametrize("policy", mostly_slow(["latent", "kl", "argmax"], "kl"))
 def test_scored_texts_against_the_reference(policy: str, layout: str, seed: int) -> None:
     """Known tokens leave by the policy as generated ones would. A policy that reads logits must
     not see coda KV that no earlier position of its cell has written yet."""
