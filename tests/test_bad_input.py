@@ -99,7 +99,7 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "config is a list": (write("config.json", "[]"), ("not an object",)),
     "unknown type": (
         set_fields(model_type="ouroo", architectures=["X"]),
-        ("unknown model type 'ouroo'", "did you mean ouro?", "installed: ouro", "rlt-ouro"),
+        ("unknown model type 'ouroo'", "did you mean ouro?", "ouro\n", "rlt-ouro"),
     ),
     "no type": (set_fields(model_type=..., architectures=...), ("'model_type' is missing",)),
     "unknown field": (set_fields(odd=3), ("'odd' is unknown", "--ignore-config odd")),
