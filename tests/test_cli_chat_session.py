@@ -94,6 +94,8 @@ class Terminal:
 
 
 def _own_terminal() -> None:
+    # A shell starts its background jobs with Ctrl-C ignored; a terminal's own programs hear it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
