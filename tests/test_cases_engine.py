@@ -67,6 +67,7 @@ def written(built: Built, request_id: int) -> list[int]:
     return [int(count) for count in rows[:, 0, 0]]
 
 
+@pytest.mark.slow
 def test_first_prompt_again_and_longer(seed: int) -> None:
     """CASES A4: masks counted the old keys only, so that the same prompt failed the second time."""
     short = prompt_of("ouro_a", 9, seed)
@@ -200,7 +201,7 @@ def test_no_exit_in_the_prompt(chunk_size: int, seed: int) -> None:
     assert firsts[0].logits[0].tobytes() == firsts[1].logits[0].tobytes()
 
 
-@pytest.mark.parametrize("strategy", ["refill", "cohort"])
+@pytest.mark.parametrize("strategy", mostly_slow(["refill", "cohort"], "refill"))
 def test_scripted_depths_in_any_company(strategy: str, seed: int) -> None:
     """CASES A14: a row that left kept its slot, lost its state to compaction, or told another
     row's depth."""

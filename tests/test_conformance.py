@@ -134,7 +134,11 @@ def _faults() -> Iterator[tuple[str, Spec, str]]:
 FAULTS = list(_faults())
 # Seconds each: many engines run before the fault shows.
 SLOW = frozenset(
-    ("GateOfTheCount", "NoExitAtTwo", "NoDeeperLoops", "FarMemory", "FarCount", "DeafToOptions")
+    (
+        *("GateOfTheCount", "NoExitAtTwo", "NoDeeperLoops", "FarMemory", "FarCount"),
+        *("DeafToOptions", "OverlappingWeights", "UnreadWeight", "TiedToNothing"),
+        *("SeedlessStart", "LoopsOverRows", "AlwaysStores", "ReadsBack", "LooksAtTheDeepest"),
+    )
 )
 
 

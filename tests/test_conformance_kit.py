@@ -99,6 +99,7 @@ def _written(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch
     return given("heavy", lambda: __import__(name))
 
 
+@pytest.mark.slow
 def test_a_plugin_that_imports_torch_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_plugin_that_imports_torch_is_caught(
     assert [(o.id, o.got) for o in failed] == [("plugin_imports_light", "torch")]
 
 
+@pytest.mark.slow
 def test_a_reader_that_imports_torch_is_caught() -> None:
     """Guards `rlt explain`: the reader of these test models lies beside torch."""
     spec = replace(SPEC, reader="tests.broken_models:read_what_it_knows")

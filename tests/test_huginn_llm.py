@@ -106,6 +106,7 @@ def test_options_that_cannot_be(llm: LLM, tmp_path: Path) -> None:
     assert llm.generate(ids("huginn_a", "p0"), params(max_tokens=2))[0].outputs[0].token_ids
 
 
+@pytest.mark.slow
 def test_a_default_start_is_repeatable(llm: LLM) -> None:
     """The authors' default draws anew in every call; here the seed is 0 unless said (A47)."""
     runs = [

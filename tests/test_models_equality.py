@@ -11,6 +11,7 @@ import pytest
 
 from tests.matrix import check_meaning
 from tests.pairwise import Row, cover
+from tests.selection import mostly_slow
 from tests.workloads import SCHEDULE
 
 SEED = 1
@@ -35,7 +36,7 @@ def check(meaning: Row, model: str, schedules: list[Row]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("model", ["huginn_a", "nanbeige_b"])
+@pytest.mark.parametrize("model", mostly_slow(["huginn_a", "nanbeige_b"], "nanbeige_b"))
 def test_a_few_workloads(model: str) -> None:
     """The quick part, its seed fixed: mixed depths, state seeds, parked rows and preemptions."""
     check(MEANINGS[0], model, SCHEDULES[:1])

@@ -24,6 +24,7 @@ from rlt_nanbeige.model import Nanbeige
 from tests.dense import DenseContext
 from tests.engines import GOLDEN, Answer, Setup, build, greedy, load_model, run_alone, run_together
 from tests.reference import Pass, Text, run_pass
+from tests.selection import mostly_slow
 
 MODELS = ("nanbeige_a", "nanbeige_b", "nanbeige_c")
 PROMPTS = ("p0", "p1", "p2")
@@ -88,7 +89,7 @@ def test_the_state_signal_is_what_the_head_reads(name: str) -> None:
         assert model.coda(states[0], context) is states[0]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, "nanbeige_b"))
 @pytest.mark.parametrize("mode", ["skip", "full"])
 def test_the_engine_s_logits_at_every_position_and_loop(name: str, mode: ExitMode) -> None:
     """Fewer loops (`skip`), and a read-out above the last loop while the row goes on (`full`):
@@ -119,7 +120,7 @@ def test_the_engine_s_logits_at_every_position_and_loop(name: str, mode: ExitMod
         assert {*(scored[j][0] for j in scored), *last.depths} == {depth}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, "nanbeige_b"))
 def test_greedy_tokens_through_llm(name: str) -> None:
     """What a user gets from LLM, together and alone: the authors' tokens at full depth."""
     wanted, loops = golden(name), load_model(name)[0].loops
@@ -155,7 +156,7 @@ def test_greedy_tokens_through_the_command_line(
     assert found == [wanted[f"{p}.gen.ids"].tolist() for p in PROMPTS]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", mostly_slow(MODELS, "nanbeige_b"))
 def test_bfloat16(name: str) -> None:
     """In the released dtype: the bits of a request do not depend on its neighbours, chunks or
     pages, and its first logits lie near the float32 ones."""
