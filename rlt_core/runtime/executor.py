@@ -32,6 +32,7 @@ from rlt_core.runtime.batch import (
     TickInput,
     TickOutput,
 )
+from rlt_core.runtime.checked_model import CheckedModel
 from rlt_core.runtime.collect import to_host
 from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
@@ -56,6 +57,7 @@ class Executor:
             reason = "its tables hide keys, but its spec does not need hidden_keys"
             raise PluginError(plan.layout.id, reason)
         self.config, self.kv = config, kv
+        checked = CheckedModel(model, plan)
         self.device = torch.device(plan.device)
         dtype = getattr(torch, plan.dtype)
         self.pool = DevicePool(kv, config.num_pages, self.device, dtype, debug=config.debug)
@@ -72,9 +74,9 @@ class Executor:
             tracks={track.name: track for track in kv.tracks},
         )
         full, signals = plan.exit_mode == "full", plan.policy.needs & _SIGNALS
-        decider = Decider(model, self.slots, self.services, policy, full=full, signals=signals)
+        decider = Decider(checked, self.slots, self.services, policy, full=full, signals=signals)
         self.program = TickProgram(
-            model,
+            checked,
             self.slots,
             self.services,
             DeviceTables(kv, self.device),
