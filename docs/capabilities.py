@@ -22,12 +22,12 @@ from rlt_core.contract.specs import (
     StrategySpec,
 )
 from rlt_core.plugins.loading import load_object
-from rlt_core.plugins.plan import Choice
+from rlt_core.plugins.plan import Choice, ExitMode
 from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
 
 SIGNALS = (Word.GATE, Word.STATE, Word.LOGITS)
-MODES = ("skip", "full")
+MODES: tuple[ExitMode, ...] = ("skip", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def layout_choices(registry: Registry) -> Iterator[Choice]:
         yield Choice(
             model=model.id,
             kv_layout=layout.id,
-            exit_mode=mode,  # type: ignore[arg-type]
+            exit_mode=mode,
             strategy=strategy.id,
         )
 

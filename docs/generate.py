@@ -109,7 +109,8 @@ def _cell(text: object) -> str:
 
 
 def _word(word: str | None) -> list[str]:
-    return [] if word is None else [Word(word).value]  # type: ignore[call-arg]
+    # "".join: a Word's own value
+    return [] if word is None else ["".join(word)]
 
 
 def _default(found: Any) -> str:

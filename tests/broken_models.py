@@ -18,7 +18,7 @@ SMALL = 1e-3
 
 
 class NoCoda(TinyModel):
-    coda = None  # type: ignore[assignment]
+    coda = None  # type: ignore[assignment]  # the fault: no method
 
 
 class NoWeights(TinyModel):

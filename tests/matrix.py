@@ -60,7 +60,7 @@ def run_meaning(meaning: Row, seed: int, model: WeightedModel | None = None) -> 
     made, wrong = templates(meaning, seed), tuple(anchor(meaning, seed, model))
     if wrong:
         return Alone(requests=made, answers=[], wrong=wrong)
-    built = build(Setup(**meaning, num_slots=1), model)  # type: ignore[arg-type]
+    built = build(Setup(**meaning, num_slots=1), model)  # type: ignore[arg-type]  # drawn values
     answers = [run_alone(built, request) for request in made]
     return Alone(requests=made, answers=answers, wrong=())
 
@@ -77,7 +77,7 @@ def check_row(row: Row, alone: Alone, seed: int, model: WeightedModel | None = N
 
 def anchor(meaning: Row, seed: int, model: WeightedModel | None = None) -> list[str]:
     """A short greedy answer against the brute-force reference, in float32."""
-    setup = Setup(**{**meaning, "dtype": "float32"}, page_size=4)  # type: ignore[arg-type]
+    setup = Setup(**{**meaning, "dtype": "float32"}, page_size=4)  # type: ignore[arg-type]  # as drawn
     if meaning["dtype"] != "float32":
         model = None
     shape, right = load_model(setup.model)

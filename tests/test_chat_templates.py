@@ -156,7 +156,7 @@ def test_a_tokenizer_of_the_user_s_own(tmp_path: Path) -> None:
     assert text(load_tokenizer(bare)) == "model:Hi"
     library = load_tokenizer(bare)
     assert isinstance(library, LibraryTokenizer)
-    assert text(LibraryTokenizer(library.library)) == "model:Hi"
+    assert text(LibraryTokenizer(library.given)) == "model:Hi"
     loaded = AutoTokenizer.from_pretrained(bare)
     assert text(as_tokenizer(loaded)) == "model:Hi"
     loaded.chat_template = "{{ bos_token }}object:{{ messages[0].content }}"

@@ -59,7 +59,7 @@ def test_a_missing_method_is_named() -> None:
             return tokens
 
     with pytest.raises(PluginError, match="has no method loop, signals, coda, head"):
-        CheckedModel(Half(), plan_of(Setup(model="tiny_a")))  # type: ignore[arg-type]
+        CheckedModel(Half(), plan_of(Setup(model="tiny_a")))  # type: ignore[arg-type]  # half
 
 
 def test_a_right_model_passes_unchanged() -> None:

@@ -204,7 +204,7 @@ def test_ctrl_c_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
             self.stopped += 1
 
     before, stream = signal.getsignal(signal.SIGINT), Stream()
-    with _ctrl_c_stops(stream):  # type: ignore[arg-type]
+    with _ctrl_c_stops(stream):  # type: ignore[arg-type]  # a stand-in
         os.kill(os.getpid(), signal.SIGINT)
     assert stream.stopped == 1
     assert signal.getsignal(signal.SIGINT) is before

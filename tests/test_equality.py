@@ -88,7 +88,7 @@ def test_only_refused_pairs_are_left_out() -> None:
     pairs = set().union(*map(pairs_of, cover(MEANING, lambda row: True, random.Random(0))))
     for pair in pairs - found:
         with pytest.raises(ConflictError):
-            plan_of(Setup(**dict(pair)))  # type: ignore[arg-type]
+            plan_of(Setup(**dict(pair)))  # type: ignore[arg-type]  # drawn values
 
 
 @pytest.mark.timeout(300)

@@ -27,7 +27,7 @@ def _answers(name: str, in_process: bool) -> bool:
     prompts = [{"prompt_token_ids": golden[f"{p}.ids"].ravel().tolist()} for p in PROMPTS]
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, loops=loops, extra=extra)
     options = {"dtype": "float32", "max_model_len": 96, "chunk_size": 16, "in_process": in_process}
-    with LLM(GOLDEN / name, **options) as llm:  # type: ignore[arg-type]
+    with LLM(GOLDEN / name, **options) as llm:  # type: ignore[arg-type]  # mixed values
         outputs = llm.generate(prompts, params)
     found = [output.outputs[0].token_ids for output in outputs]
     return found == [golden[f"{p}.{record}.ids"].ravel().tolist()[-24:] for p in PROMPTS]

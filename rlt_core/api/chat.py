@@ -125,7 +125,7 @@ class ChatFormat:
         """The tokenizer as the user gave it; None for one that was read from a folder."""
         if self._library is None:
             return self._tokenizer
-        return self._library.library if self._library.folder is None else None
+        return self._library.given if self._library.folder is None else None
 
     @cached_property
     def _end(self) -> str | None:

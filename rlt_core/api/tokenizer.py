@@ -45,19 +45,19 @@ class LibraryTokenizer:
 
     def __init__(self, tokenizer: Any, folder: Path | None = None) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        self.library, self.folder = tokenizer, folder
+        self.given, self.folder = tokenizer, folder
         self._backend = tokenizer if backend is None else backend
         self.special_ids = _special_ids(tokenizer, self._backend)
         self._pieces: Pieces = byte_pieces(self._backend) or PairPieces(self._backend)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt; UnicodeError or TypeError for text that is no Unicode text."""
-        encoded = self.library.encode(text)
+        encoded = self.given.encode(text)
         return [int(token) for token in getattr(encoded, "ids", encoded)]
 
     def encode_rendered(self, text: str) -> list[int]:
         """Token ids of a text that holds its special tokens written out; none is added."""
-        encoded = self.library.encode(text, add_special_tokens=False)
+        encoded = self.given.encode(text, add_special_tokens=False)
         return [int(token) for token in getattr(encoded, "ids", encoded)]
 
     def piece(self, previous: int | None, token: int) -> bytes:
