@@ -53,7 +53,21 @@ class ReadsAhead(LastExited):
         right = super().tables(loops)
         read = (*range(1, loops), 0)
         rule = PlaneRule(write=right.prompt.write, read=read, fill=right.prompt.fill)
-        return replace(right, prompt=rule, decode=rule, prompt_order="position")
+        return replace(right, prompt=rule, decode=rule)
+
+
+class OneListForAll(LastExited):
+    """Its tables of fewer loops change when those of more are asked for: they share a list."""
+
+    def __init__(self) -> None:
+        self._own: list[int] = []
+
+    def tables(self, loops: int) -> LayoutTables:
+        right = super().tables(loops)
+        self._own[:] = range(loops)
+        own: Any = self._own
+        rule = replace(right.decode, write=own, read=own)
+        return replace(right, prompt=rule, decode=rule)
 
 
 class TwoStates(Gate):

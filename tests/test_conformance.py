@@ -64,7 +64,8 @@ LAYOUTS = {
     "ShortFill": "layout_tables",
     "NoFill": "layout_reads_written",
     "IdlePlane": "layout_planes_used",
-    "ReadsAhead": "layout_tokens",
+    "ReadsAhead": "layout_tables",
+    "OneListForAll": "layout_tokens",
 }
 POLICIES = {
     "TwoStates": "policy_state",
@@ -100,9 +101,8 @@ def _faults() -> Iterator[tuple[str, Spec, str]]:
     for name, check in READERS.items():
         yield name, replace(SPEC, reader=f"tests.broken_models:{name}"), check
     yield "needs a word", replace(SPEC, needs=frozenset({"no.word"})), "plan_resolves"
-    layouts = {Word.VARIABLE_DEPTH, Word.PROMPT_BY_DEPTH}
+    provides = frozenset({Word.VARIABLE_DEPTH, Word.PROMPT_BY_DEPTH})
     for name, check in LAYOUTS.items():
-        provides = frozenset(layouts if check != "layout_tokens" else {Word.VARIABLE_DEPTH})
         factory = f"tests.broken_parts:{name}"
         yield name, replace(_LAST_EXITED, id="x", factory=factory, provides=provides), check
     words = frozenset({Word.VARIABLE_DEPTH, Word.DEPTHS_APART})

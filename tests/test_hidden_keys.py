@@ -111,7 +111,7 @@ def test_tables_that_hide_are_checked() -> None:
     """The device compares KV depths with plane numbers: other tables would hide the wrong keys."""
     check_tables(_tables(), 3)
     rule = _tables().prompt
-    shifted = replace(rule, write=(1, 0, 2))
+    shifted = replace(rule, write=(1, 0, 2), read=(1, 0, 2))
     filled = replace(rule, fill=((1,), (), ()))
     for changes, words in (
         ({"prompt": shifted}, "prompt must write plane d - 1"),

@@ -62,11 +62,13 @@ def _with_rule(phase: str, **changes: object) -> LayoutTables:
         (_with_rule("decode", fill=((1, 2), (2,))), "decode.fill has 2 entries"),
         (_with_rule("prompt", write=(0, 1, 3)), "prompt.write names planes [3]"),
         (_with_rule("decode", read=(-1, 1, 2)), "decode.read names planes [-1]"),
+        (_with_rule("prompt", read=(1, 2, 0)), "prompt.read is (1, 2, 0), prompt.write (0, 1, 2)"),
+        (_with_rule("decode", read=(2, 2, 2)), "decode.read is (2, 2, 2)"),
         (_with_rule("decode", fill=((0, 1, 2), (2,), ())), "decode.fill at exit 1"),
         (_with_rule("decode", fill=((1, 1), (2,), ())), "decode.fill at exit 1"),
         (_with_rule("decode", fill=((1, 3), (2,), ())), "decode.fill at exit 1"),
         (_with_rule("decode", fill=((1, 2), (2,), (0,))), "decode.fill at the last depth"),
-        (_with_rule("prompt", write=(0, 0, 1)), "two depths of a prompt"),
+        (_with_rule("prompt", write=(0, 0, 1), read=(0, 0, 1)), "two depths of a prompt"),
         (replace(LastExited().tables(3), kept=()), "kept ()"),
         (replace(LastExited().tables(3), kept=(0, 1, 3)), "kept (0, 1, 3)"),
         (replace(LastExited().tables(3), kept=(2,)), "decode.write names planes [0, 1]"),
@@ -83,6 +85,15 @@ def test_wrong_tables_are_named(tables: LayoutTables, words: str) -> None:
         check_tables(tables, 3, "rlt-odd")
     assert error.value.plugin == "rlt-odd"
     assert words in error.value.reason
+
+
+def test_an_exit_that_fills_planes_of_fewer_loops_is_replayed_alone() -> None:
+    """Guards a replay in chunks, whose later positions read a plane before the exit of an earlier
+    one fills it: seen as other logits after a preemption."""
+    back = _with_rule("decode", fill=((1, 2), (0, 2), ()))
+    check_tables(back, 3)
+    assert back.replay_is_serial
+    assert not LastExited().tables(3).replay_is_serial
 
 
 def test_device_tables_equal_the_host_ones() -> None:

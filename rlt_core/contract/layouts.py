@@ -2,8 +2,9 @@
 
 Depths count from 1, planes from 0. The tables speak of per-depth tracks; a boundary track has
 the single plane 0. `PlaneRule.write[d - 1]` is the plane that loop d writes, `read[d - 1]` the
-plane it reads of earlier positions (its own position it reads where it wrote), and `fill[e - 1]`
-the planes that receive the values of plane `write[e - 1]` when a row exits at depth e.
+plane in which it finds every position, its own included, so both name the same plane; and
+`fill[e - 1]` the planes that receive the values of plane `write[e - 1]` when a row exits at depth
+e. Loops that are to find other values of earlier positions get them by `fill`.
 """
 
 from __future__ import annotations
@@ -46,5 +47,8 @@ class LayoutTables:
     @property
     def replay_is_serial(self) -> bool:
         """Whether known generated tokens must be replayed one position at a time: two depths of
-        a later position would overwrite each other while an earlier one is still running."""
-        return len(set(self.decode.write)) < len(self.decode.write)
+        a later position would overwrite each other while an earlier one is still running, or
+        would read planes that the exit of an earlier one is still to fill."""
+        write, fill = self.decode.write, self.decode.fill
+        fills_back = any({*fill[e - 1]} & {*write[:e]} for e in range(1, len(fill) + 1))
+        return len({*write}) < len(write) or fills_back

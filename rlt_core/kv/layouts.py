@@ -62,9 +62,10 @@ def checked_tables(name: str, layout: KVLayout, loops: int) -> LayoutTables:
 def check_tables(tables: LayoutTables, loops: int, name: str = "of unknown name") -> None:
     """Raise PluginError unless the tables of a request of `loops` loops can be run.
 
-    Lengths must be `loops`; prompts use planes below num_planes, generated tokens kept ones; an
-    exit fills no plane that it just wrote, and none at depth D; two depths may share a plane in
-    the prompt only when it runs position by position. Tables that hide keys have a plane a depth.
+    Lengths must be `loops`; prompts use planes below num_planes, generated tokens kept ones; a loop
+    reads the plane it writes; an exit fills no plane that it just wrote, and none at depth D; two
+    depths may share a plane in the prompt only when it runs position by position. Tables that hide
+    keys have a plane a depth.
     """
     planes = range(tables.num_planes)
     if tables.prompt_order not in ("depth", "position"):
@@ -92,6 +93,11 @@ def _check_rule(
         strange = sorted(set(getattr(rule, part)) - set(planes))
         if strange:
             raise _wrong(name, loops, f"{phase}.{part} names planes {strange} without pages")
+    if tuple(rule.read) != tuple(rule.write):
+        given = f"{phase}.read is {tuple(rule.read)}, {phase}.write {tuple(rule.write)}"
+        reason = f"{given}; they must be equal, as a row reads its own position, too"
+        fix = "Fix: read the planes that are written; `fill` puts an exit's values into others"
+        raise _wrong(name, loops, reason, fix)
     for exit_depth, fill in enumerate(rule.fill, 1):
         if not _distinct_of(fill, planes) or rule.write[exit_depth - 1] in fill:
             raise _wrong(name, loops, f"{phase}.fill at exit {exit_depth} is {tuple(fill)}")
@@ -125,5 +131,5 @@ def _distinct_of(values: tuple[int, ...], planes: range | tuple[int, ...]) -> bo
     return len(set(values)) == len(values) and set(values) <= set(planes)
 
 
-def _wrong(name: str, loops: int, reason: str) -> PluginError:
-    return PluginError(name, f"KV layout tables for {loops} loops: {reason}")
+def _wrong(name: str, loops: int, reason: str, fix: str | None = None) -> PluginError:
+    return PluginError(name, f"KV layout tables for {loops} loops: {reason}", fix)

@@ -84,8 +84,8 @@ def check_layout_words(layout: Layout) -> None:
 def check_layout_tokens(layout: Layout) -> None:
     """In an engine, in chunks and a pool for one, it gives what its tables say in plain tensors.
 
-    If this fails: the rules are those of docs/hooks.md (PlaneRule); a row finds its own position
-    in the plane that it reads, so `read` and `write` of a depth should agree.
+    If this fails: an engine asks once for the tables of every number of loops and keeps them, so
+    those of one must not change with another's; the rules are those of docs/hooks.md (PlaneRule).
     """
     modes: tuple[ExitMode, ...] = ("skip", "full")
     for mode in modes if layout.promises(Word.FULL_DEPTH_KV) else modes[:1]:
@@ -137,7 +137,7 @@ def _holds(rule: PlaneRule, left: int) -> set[int]:
 
 def _promises(tables: LayoutTables, loops: int) -> Iterator[tuple[Word, bool, str]]:
     decode = tables.decode
-    apart = len({*decode.write}) == loops and decode.read == decode.write
+    apart = not tables.replay_is_serial
     yield Word.DEPTHS_APART, apart, "each depth of a generated token has a plane of its own"
     whole = apart and {*decode.write} <= {*tables.kept}
     yield Word.FULL_DEPTH_KV, whole, "every depth has a plane of its own, and it is kept"
