@@ -47,6 +47,9 @@ class DenseOps:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
 
+    def linear_silu_mul(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.silu_mul(self.linear(x, weight))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:

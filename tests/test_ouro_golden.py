@@ -34,6 +34,7 @@ OPERATORS = OperatorSet(
     norm_add_norm=ops_torch.norm_add_norm,
     add_norm=ops_torch.add_norm,
     silu_mul=ops_torch.silu_mul,
+    linear_silu_mul=ops_torch.linear_silu_mul,
 )
 
 

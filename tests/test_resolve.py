@@ -44,6 +44,7 @@ def test_the_defaults_are_picked_and_said() -> None:
         "norm_add_norm",
         "add_norm",
         "silu_mul",
+        "linear_silu_mul",
     }
     said = "\n".join(plan.notes)
     for picked in ("last_exited", "refill", "chunked", "gate", "float32", "torch"):

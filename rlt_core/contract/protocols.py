@@ -68,6 +68,10 @@ class Operators(Protocol):
         """gate_up [R, 2F] (gate first) -> silu(gate) * up, [R, F]."""
         ...
 
+    def linear_silu_mul(self, x: Tensor, weight: Tensor) -> Tensor:
+        """silu_mul(linear(x, weight)) to the bit: x [R, in], weight [2F, in] -> [R, F]."""
+        ...
+
 
 class LoopContext(Protocol):
     """What a model sees of a launch. It never sees pages, planes, batches or requests."""

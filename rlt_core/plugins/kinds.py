@@ -56,6 +56,7 @@ OPERATORS = (
     "norm_add_norm",
     "add_norm",
     "silu_mul",
+    "linear_silu_mul",
 )
 
 # Which side keeps a promise. A word that a plugin coined may be kept by any side.

@@ -29,6 +29,7 @@ class OperatorSet:
     norm_add_norm: Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     add_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
+    linear_silu_mul: Callable[[Tensor, Tensor], Tensor]
 
 
 def build_operators(plan: Plan) -> OperatorSet:

@@ -69,6 +69,11 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return (wide / (torch.exp(-wide) + 1)).to(gate_up.dtype) * up
 
 
+def linear_silu_mul(x: Tensor, weight: Tensor) -> Tensor:
+    """silu_mul(linear(x, weight)): x [R, in], weight [2F, in] (gate first) -> [R, F]."""
+    return silu_mul(linear(x, weight))
+
+
 def stable_sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)) in float32, any shape."""
     return 1 / (torch.exp(-x.float()) + 1)

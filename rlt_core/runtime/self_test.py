@@ -58,6 +58,7 @@ def _row_functions(
     """(operator, function of rows [R, 2 * width])."""
     w, w_next, bias = random(width), random(width), random(min(3 * width, _WIDEST))
     weight = random(len(bias), width)
+    pair = random(2 * (min(3 * width, _WIDEST) // 2), width)
 
     def halves(x: Tensor) -> tuple[Tensor, Tensor]:
         return x[:, :width], x[:, width:]
@@ -78,6 +79,7 @@ def _row_functions(
     yield "linear", lambda x: ops.linear(halves(x)[0], weight[:1])
     yield "rms_norm", lambda x: ops.rms_norm(halves(x)[0], w, _EPS)
     yield "silu_mul", ops.silu_mul
+    yield "linear_silu_mul", lambda x: ops.linear_silu_mul(halves(x)[0], pair)
     yield "add_norm", add_norm
     yield "add_rms_norm", add_rms_norm
     yield "norm_add_norm", norm_add_norm

@@ -116,8 +116,8 @@ class TinyModel:
         return ctx.ops.linear(out.flatten(1), self.weights[f"{name}.out"])
 
     def _mlp(self, name: str, x: Tensor, ctx: LoopContext) -> Tensor:
-        packed = ctx.ops.linear(x, self.weights[f"{name}.gate_up"])
-        return ctx.ops.linear(ctx.ops.silu_mul(packed), self.weights[f"{name}.down"])
+        inner = ctx.ops.linear_silu_mul(x, self.weights[f"{name}.gate_up"])
+        return ctx.ops.linear(inner, self.weights[f"{name}.down"])
 
     def _norm(self, x: Tensor, name: str, ctx: LoopContext) -> Tensor:
         return ctx.ops.rms_norm(x, self.weights[name], self.config.norm_eps)

@@ -166,7 +166,7 @@ class Huginn:
                 track, index, q, k, v, rope=self.config.rope, qk_bias=bias, store=store
             )
             x = ops.add_norm(ops.linear(mixed.flatten(1), block.out), x, n2, eps)
-            inner = ops.silu_mul(ops.linear(ops.rms_norm(x, n3, eps), block.fc))
+            inner = ops.linear_silu_mul(ops.rms_norm(x, n3, eps), block.fc)
             x = ops.add_norm(ops.linear(inner, block.proj), x, n4, eps)
         return x
 

@@ -53,8 +53,7 @@ class Nanbeige:
         for index, (layer, norm_after) in enumerate(zip(self.layers, following, strict=True)):
             mixed = self._attention(index, layer, normed, ctx)
             normed, residual = ctx.ops.add_rms_norm(mixed, residual, layer.before_mlp, eps)
-            inner = ctx.ops.silu_mul(ctx.ops.linear(normed, layer.gate_up, layer.gate_up_bias))
-            out = ctx.ops.linear(inner, layer.down, layer.down_bias)
+            out = ctx.ops.linear(_inner(normed, layer, ctx), layer.down, layer.down_bias)
             normed, residual = ctx.ops.add_rms_norm(out, residual, norm_after, eps)
         return residual if self.config.skip_loop_final_norm else normed
 
@@ -107,3 +106,10 @@ class Nanbeige:
             norms = (layer.q_norm, layer.k_norm, c.rms_norm_eps)
         mixed = ctx.attend(TRACK, index, q, k, v, rope=c.rope, qk_norm=norms)
         return ctx.ops.linear(mixed.flatten(1), layer.o, layer.o_bias)
+
+
+def _inner(x: Tensor, layer: Layer, ctx: LoopContext) -> Tensor:
+    """[R, E] -> [R, F]: both halves of the MLP's first product, multiplied."""
+    if layer.gate_up_bias is None:
+        return ctx.ops.linear_silu_mul(x, layer.gate_up)
+    return ctx.ops.silu_mul(ctx.ops.linear(x, layer.gate_up, layer.gate_up_bias))

@@ -79,7 +79,7 @@ class Ouro:
             normed, residual = ctx.ops.norm_add_norm(
                 mixed, residual, layer.after_attention, layer.before_mlp, eps
             )
-            inner = ctx.ops.silu_mul(ctx.ops.linear(normed, layer.gate_up))
+            inner = ctx.ops.linear_silu_mul(normed, layer.gate_up)
             normed, residual = ctx.ops.norm_add_norm(
                 ctx.ops.linear(inner, layer.down), residual, layer.after_mlp, norm_after, eps
             )

@@ -151,6 +151,7 @@ def _call(operator: OperatorSubject, rows: int, width: int, dtype: str) -> Call:
         "norm_add_norm": ((x, y, w, v, _EPS), 2),
         "add_norm": ((x, y, w, _EPS), 2),
         "silu_mul": ((random(rows, 2 * width) * 3,), 1),
+        "linear_silu_mul": ((x, random(2 * width, width)), 1),
     }
     args, num_rows = arguments[operator.spec.op]
     return Call(args, num_rows, what)
@@ -169,6 +170,11 @@ def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
+def _silu_mul(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate) * up
+
+
 def _norm_add_norm(x: Tensor, y: Tensor, w: Tensor, v: Tensor, eps: float) -> Any:
     total = y + _norm(x, w, eps)
     return _norm(total, v, eps), total
@@ -181,7 +187,8 @@ _REFERENCES: dict[str, Any] = {
     "add_rms_norm": lambda x, y, w, eps: (_norm(x + y, w, eps), x + y),
     "norm_add_norm": _norm_add_norm,
     "add_norm": lambda x, y, w, eps: _norm(x + y, w, eps),
-    "silu_mul": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],
+    "silu_mul": _silu_mul,
+    "linear_silu_mul": lambda x, weight: _silu_mul(x @ weight.T),
 }
 
 

@@ -128,4 +128,4 @@ class MyModel:
         seen = ctx.attend(track, index, q, k, v, rope=c.rope, store=store)  # [R, H, d]
         mixed = ops.linear(seen.flatten(1), layer.out)
         normed, x = ops.add_rms_norm(mixed, x, layer.mlp_norm, c.norm_eps)
-        return x + ops.linear(ops.silu_mul(ops.linear(normed, layer.gate_up)), layer.down)
+        return x + ops.linear(ops.linear_silu_mul(normed, layer.gate_up), layer.down)
