@@ -40,28 +40,49 @@ def philox4x32(
 
     Returns the four words in the broadcast shape, int64 that hold uint32.
     """
-    words = (key_lo, key_hi, c0, c1, c2, c3)
-    shape = torch.broadcast_shapes(*(word.shape for word in words))
-    return philox_rounds(key_lo, key_hi, *(word.expand(shape) for word in words[2:]))
+    _, *counters = torch.broadcast_tensors(key_lo + key_hi, c0, c1, c2, c3)
+    # Both halves of a round side by side: with few rows an operator costs more than its elements.
+    even = torch.stack((counters[0], counters[2]))
+    odd = torch.stack((counters[3], counters[1]))
+    factors = _pair(_M0, _M1, even)
+    for key in _round_keys(key_lo, key_hi, even):
+        low = even * factors
+        high = low >> 32
+        # In place on tensors made in this round; the arguments are only read.
+        high += even
+        high ^= odd
+        high ^= key
+        low &= MASK
+        even, odd = high.flip(0), low
+    return even[0], odd[1], even[1], odd[0]
+
+
+def _round_keys(key_lo: Tensor, key_hi: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+    """Each round's (high, low) key: int64 [2, ...] that broadcast against `like`."""
+    keys = torch.stack(torch.broadcast_tensors(key_hi, key_lo))
+    keys = keys.view(2, *[1] * (like.dim() - keys.dim()), *keys.shape[1:])
+    rounds = torch.arange(_ROUNDS, device=like.device).view(-1, *[1] * like.dim())
+    return ((keys + rounds * _pair(_W1, _W0, like)) & MASK).unbind()
+
+
+def _pair(first: int, second: int, like: Tensor) -> Tensor:
+    """Two constants along `like`'s first dimension, made on its device."""
+    values = torch.cat([torch.full((1,), value, device=like.device) for value in (first, second)])
+    return values.view(2, *[1] * (like.dim() - 1))
 
 
 def philox_rounds(
-    key_lo: Word, key_hi: Word, c0: Word, c1: Word, c2: Word, c3: Word
-) -> tuple[Word, Word, Word, Word]:
-    """The same of Python ints, for the host, or of tensors whose counters have the full shape."""
+    key_lo: int, key_hi: int, c0: int, c1: int, c2: int, c3: int
+) -> tuple[int, int, int, int]:
+    """The same of Python ints, for the host."""
     for i in range(_ROUNDS):
         low0, low1 = c0 * _M0, c2 * _M1
-        high0, high1 = low0 >> 32, low1 >> 32
-        # In place on tensors made in this round; the arguments are only read.
-        high0 += c0
-        high1 += c2
-        high0 ^= c3
-        high1 ^= c1
-        high0 ^= (key_hi + i * _W1) & MASK
-        high1 ^= (key_lo + i * _W0) & MASK
-        low0 &= MASK
-        low1 &= MASK
-        c0, c1, c2, c3 = high1, low1, high0, low0
+        high0, high1 = (low0 >> 32) + c0, (low1 >> 32) + c2
+        c0, c2 = (
+            high1 ^ c1 ^ ((key_lo + i * _W0) & MASK),
+            high0 ^ c3 ^ ((key_hi + i * _W1) & MASK),
+        )
+        c1, c3 = low1 & MASK, low0 & MASK
     return c0, c1, c2, c3
 
 
