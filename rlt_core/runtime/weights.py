@@ -47,12 +47,16 @@ def random_weights(model: WeightedModel, seed: int) -> None:
     """Fill the weight table with seeded random values, for benchmarks and tests without a file.
 
     Matrices are drawn so that a product keeps the scale of its input; vectors near 1 (norms),
-    but near 0 single values and what a checkpoint calls a bias.
+    but near 0 single values and what a checkpoint calls a bias. They are drawn where they lie:
+    a seed gives other values on a GPU than on a CPU.
     """
-    draw = torch.Generator().manual_seed(seed)
+    draws: dict[torch.device, torch.Generator] = {}
     with torch.no_grad():
         for name, target in sorted(model.weight_table().items()):
-            values = torch.randn(target.shape, generator=draw)
+            device = target.device
+            if device not in draws:
+                draws[device] = torch.Generator(device).manual_seed(seed)
+            values = torch.randn(target.shape, generator=draws[device], device=device)
             scale = target.shape[-1] ** -0.5 if target.ndim > 1 else 0.1
             is_norm = target.ndim == 1 and target.numel() > 1 and not name.endswith("bias")
             target.copy_(values * scale + is_norm)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import CapacityError, OptionError
-from rlt_core.contract.protocols import KVLayout
+from rlt_core.contract.protocols import KVLayout, WeightedModel
 from rlt_core.kv.accounting import (
     Capacity,
     capacity,
@@ -27,7 +26,7 @@ from rlt_core.plugins.resolve import resolve
 from rlt_core.runtime.batch import EngineConfig
 from rlt_core.runtime.executor import Executor
 from rlt_core.runtime.self_test import self_test_exact
-from rlt_core.runtime.weights import load_weights
+from rlt_core.runtime.weights import load_weights, random_weights
 from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.scheduler import Scheduler
 from rlt_core.stage.config import StageConfig
@@ -49,7 +48,26 @@ class Sizes:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an engine is made of, for those who look inside (benchmarks)."""
+
+    plan: Plan
+    kv: KVPlan
+    sizes: Sizes
+    model: WeightedModel
+    executor: Executor
+
+
 def build_engine(config: StageConfig, registry: Registry | None = None) -> BuiltEngine:
+    """A running engine; see `build_parts`."""
+    parts = build_parts(config, registry)
+    scheduler = Scheduler(parts.plan, parts.sizes.engine, parts.kv)
+    report = _report(parts.plan, parts.sizes)
+    return BuiltEngine(engine=Engine(scheduler, parts.executor), report=report)
+
+
+def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
     """Checks the whole choice, sizes the pool, loads the weights. Raises RltErrors; nothing is
     allocated before every check that needs no weights has passed. `registry` defaults to what is
     installed."""
@@ -65,12 +83,11 @@ def build_engine(config: StageConfig, registry: Registry | None = None) -> Built
         element_bytes=dtype.itemsize,
     )
     sizes = plan_sizes(config, plan, kv)
-    model = _load_model(plan, dtype)
+    model = _load_model(plan, dtype, config.random_weights)
     executor = Executor(plan, sizes.engine, kv, model, layout)
     services = executor.services
     self_test_exact(plan, services.ops, services.attention, executor.device)
-    engine = Engine(Scheduler(plan, sizes.engine, kv), executor)
-    return BuiltEngine(engine=engine, report=_report(plan, sizes))
+    return Parts(plan=plan, kv=kv, sizes=sizes, model=model, executor=executor)
 
 
 def check_device(name: str) -> None:
@@ -153,14 +170,17 @@ def _min_leave(plan: Plan, num_slots: int) -> int:
     return max(1, int(plan.shape.min_leave_fraction * num_slots))
 
 
-def _load_model(plan: Plan, dtype: torch.dtype) -> Any:
+def _load_model(plan: Plan, dtype: torch.dtype, seed: int | None) -> WeightedModel:
     path = plan.choice.model_path
     if path is None:
         raise OptionError("model", None, "a stage needs a model folder")
-    model = load_object(plan.model.factory)(
+    model: WeightedModel = load_object(plan.model.factory)(
         plan.shape, device=torch.device(plan.device), dtype=dtype
     )
-    load_weights(model, path)
+    if seed is None:
+        load_weights(model, path)
+    else:
+        random_weights(model, seed)
     return model
 
 

@@ -14,8 +14,9 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     num_slots: resident requests. num_rows: prompt rows in progress (each keeps its place for all
     its loops). chunk_size: rows of one prompt chunk. max_len: positions of one request.
-    kv_memory (bytes) or kv_pages: the pool. engine_factory: "package.module:function" that takes
-    this config and returns a BuiltEngine; tests put their own there.
+    kv_memory (bytes) or kv_pages: the pool. random_weights: the seed of weights that are drawn, so
+    that the model folder needs a config.json alone. engine_factory: "package.module:function" that
+    takes this config and returns a BuiltEngine; tests put their own there.
     """
 
     model_path: str | None = None
@@ -43,6 +44,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ticks_in_flight: int = 2
     debug: bool = False
     keep_logits: bool = False
+    random_weights: int | None = None
     engine_factory: str = DEFAULT_BUILDER
 
     def choice(self) -> Choice:
