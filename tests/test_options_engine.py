@@ -311,7 +311,7 @@ def test_without_options_nothing_is_kept() -> None:
     assert tick is not None
     assert tick.admitted is not None
     assert tick.admitted.options is None
-    assert built.executor._tensors(tick).tail is None
+    assert built.executor.inputs(tick).tail is None
 
 
 def test_the_state_before_is_zeros_where_it_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

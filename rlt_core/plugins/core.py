@@ -21,8 +21,8 @@ from rlt_core.contract.specs import (
 )
 from rlt_core.plugins.kinds import OPERATORS
 
-_DEVICES = ("cpu", "cuda")
 _DTYPES = ("float32", "bfloat16")
+_ATTENDS = frozenset({Word.SPLIT_PLANES, Word.STORE_FALSE, Word.HIDDEN_KEYS})
 
 
 @hookimpl
@@ -198,24 +198,35 @@ def rlt_attention_backends() -> list[AttentionSpec]:
             id="torch",
             summary="reference attention: fixed tiles of rows by 128 keys",
             factory="rlt_core.runtime.attention_torch:TorchAttention",
-            devices=_DEVICES,
+            devices=("cpu",),
             dtypes=_DTYPES,
-            provides=frozenset({Word.EXACT, Word.SPLIT_PLANES, Word.STORE_FALSE, Word.HIDDEN_KEYS}),
-        )
+            provides=_ATTENDS | {Word.EXACT},
+        ),
+        # The same code; on a GPU the library's products change with the rows beside a row.
+        AttentionSpec(
+            id="torch_cuda",
+            summary="reference attention on a GPU, slow and not exact",
+            factory="rlt_core.runtime.attention_torch:TorchAttention",
+            devices=("cuda",),
+            dtypes=_DTYPES,
+            provides=_ATTENDS,
+        ),
     ]
 
 
 @hookimpl
 def rlt_ops() -> list[OpSpec]:
+    # On a GPU the same functions are cuBLAS's products and reductions by row count: not exact.
     return [
         OpSpec(
-            id=f"torch.{op}",
+            id=f"{name}.{op}",
             op=op,
             factory=f"rlt_core.runtime.ops_torch:{op}",
-            devices=_DEVICES,
+            devices=(device,),
             dtypes=_DTYPES,
-            exact=True,
+            exact=device == "cpu",
         )
+        for name, device in (("torch", "cpu"), ("torch_cuda", "cuda"))
         for op in OPERATORS
     ]
 

@@ -1,41 +1,95 @@
-"""A tick's results from the device to the host's arrays."""
+"""A tick's results on their way from the device to the host's arrays."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlt_core.runtime.batch import F32, I64, TickOutput
+from rlt_core.runtime.batch import F32, I64, NUM_EVENT_COLUMNS, TickOutput
 from rlt_core.runtime.emit import ERROR, Emitted
 
 
-def to_host(tick: int, out: Emitted) -> TickOutput:
-    """Copies what a TickInput's tick emitted; waits for the device."""
+@dataclass(slots=True, kw_only=True)
+class Results:
+    """What a tick gave, still on its device.
+
+    ints: int64 [6 E + 5]: the columns of TickOutput, then its counts. The others as there; None
+    where a tick has none.
+    """
+
+    ints: Tensor
+    top_ids: Tensor | None = None
+    top_logprobs: Tensor | None = None
+    score_depth: Tensor | None = None
+    score_logprob: Tensor | None = None
+    score_rank: Tensor | None = None
+    score_top_ids: Tensor | None = None
+    score_top_logprobs: Tensor | None = None
+    logits: Tensor | None = None
+    score_logits: Tensor | None = None
+
+
+def results_of(out: Emitted) -> Results:
+    """What the host is told, in as few tensors as there can be."""
     token = torch.where(out.finish == ERROR, -1, out.sampled.token)
     logprob = out.sampled.logprob.double().view(torch.int64)
-    columns = (out.slot, token, out.depth, out.sampled.rank, out.finish, logprob)
-    host = TickOutput(
-        tick=tick,
-        columns=_ints(torch.stack(columns)),
-        top_ids=_ints(out.sampled.top_ids),
-        top_logprobs=_floats(out.sampled.top_logprobs),
-        logits=None if out.logits is None else _floats(out.logits),
-        score_logits=None if out.score_logits is None else _floats(out.score_logits),
-        counts=_ints(out.counts),
+    columns = (out.slot, token, out.depth, out.sampled.rank, out.finish, logprob, out.counts)
+    found = Results(
+        ints=torch.cat(columns),
+        top_ids=out.sampled.top_ids,
+        top_logprobs=out.sampled.top_logprobs,
+        logits=out.logits,
+        score_logits=out.score_logits,
     )
-    if out.scored is not None and out.score_depth is not None:
-        host.score_depth = _ints(out.score_depth)
-        host.score_logprob = _floats(out.scored.logprob)
-        host.score_rank = _ints(out.scored.rank)
-        host.score_top_ids = _ints(out.scored.top_ids)
-        host.score_top_logprobs = _floats(out.scored.top_logprobs)
-    return host
+    if out.scored is not None:
+        found.score_depth = out.score_depth
+        found.score_logprob, found.score_rank = out.scored.logprob, out.scored.rank
+        found.score_top_ids = out.scored.top_ids
+        found.score_top_logprobs = out.scored.top_logprobs
+    return found
+
+
+class Pending:
+    """The results of one tick while they are copied; made when the tick has been submitted, so
+    that the copy stands before the next tick in the device's stream."""
+
+    def __init__(self, tick: int, results: Results) -> None:
+        self.tick = tick
+        self._host = {
+            field.name: found.to("cpu", non_blocking=True)
+            for field in fields(results)
+            if (found := getattr(results, field.name)) is not None
+        }
+        self._done: torch.cuda.Event | None = None
+        if results.ints.is_cuda:
+            self._done = torch.cuda.Event()
+            self._done.record()
+
+    def wait(self) -> TickOutput:
+        """The results, once the device has given them."""
+        if self._done is not None:
+            self._done.synchronize()
+        host = dict(self._host)
+        ints = _ints(host.pop("ints"))
+        columns = ints[: len(ints) - NUM_COUNTS].reshape(NUM_EVENT_COLUMNS, -1)
+        others = {
+            name: _floats(found) if found.is_floating_point() else _ints(found)
+            for name, found in host.items()
+        }
+        return TickOutput(
+            tick=self.tick, columns=columns, counts=ints[len(ints) - NUM_COUNTS :], **others
+        )
+
+
+NUM_COUNTS = 5
 
 
 def _ints(tensor: Tensor) -> I64:
-    return np.asarray(tensor.long().cpu().numpy())
+    return np.asarray(tensor.long().numpy())
 
 
 def _floats(tensor: Tensor) -> F32:
-    return np.asarray(tensor.float().cpu().numpy())
+    return np.asarray(tensor.float().numpy())

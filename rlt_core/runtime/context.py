@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from rlt_core.contract.errors import PluginError
-from rlt_core.contract.protocols import Attention, KVRows, Operators, RopeSpec
+from rlt_core.contract.protocols import (
+    Attention,
+    KVRows,
+    Operators,
+    PagedAttention,
+    PagedRows,
+    RopeSpec,
+)
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
 from rlt_core.kv.pool import DevicePool
 from rlt_core.runtime.options import OptionSlots
@@ -22,10 +29,12 @@ from rlt_core.runtime.tiles import Tiles
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What stays the same from launch to launch."""
+    """What stays the same from launch to launch. `paged` is the attention backend where it walks
+    page tables itself."""
 
     ops: Operators
     attention: Attention
+    paged: PagedAttention | None
     pool: DevicePool
     rope: RopeTables
     kv: KVPlan
@@ -66,6 +75,7 @@ class Launch:
         self._services, self._rows, self._slots = services, rows, slots
         self._chained, self._store = chained, store
         self._places: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+        self._page_rows: dict[tuple[str, int], Tensor] = {}
         self._hidden: Tensor | None = None
         page_size = services.kv.page_size
         # A finished slot may stand one past its last page: it writes nothing, but is indexed.
@@ -108,6 +118,12 @@ class Launch:
         if not 0 <= layer < places.num_layers:
             raise PluginError(track, f"attend got layer {layer} of {places.num_layers}")
         table = None if rope is None else self._services.rope.get(rope)
+        if self._services.paged is not None:
+            q, k = prepare_qk(q, k, self._rows.position, qk_bias=qk_bias, qk_norm=qk_norm)
+            turn = None if table is None else table.turn
+            rows = self._paged(places, layer, store=store and self._store)
+            scale = 1.0 / math.sqrt(places.head_dim)
+            return self._services.paged.paged(q, k, v, rows, scale, turn)
         q, k = prepare_qk(q, k, self._rows.position, table=table, qk_bias=qk_bias, qk_norm=qk_norm)
         part, unit = divmod(layer, places.unit_layers)
         write_page, tile_pages = self._pages(places, part)
@@ -177,6 +193,37 @@ class Launch:
             hidden = keys <= rows.read_plane[first][:, None]
             self._hidden = hidden.view(-1, rows.num_chunks, CHUNK_KEYS)
         return self._hidden
+
+    def _paged(self, track: TrackPlaces, layer: int, *, store: bool) -> PagedRows:
+        """The rows of one `attend` for a backend that walks page tables."""
+        part, unit = divmod(layer, track.unit_layers)
+        tables, rows, hidden = self._slots.tables, self._rows, None
+        if track.per_depth:
+            hidden = self._hidden_keys()
+        return PagedRows(
+            pool=self._services.pool.view(track.name),
+            unit=unit,
+            pages=tables.view(-1, tables.shape[2]),
+            page_row=self._page_row(track, part),
+            key_len=self._key_len,
+            num_single=rows.tiles.num_single,
+            tile_first=rows.tiles.first[rows.tiles.num_single :],
+            tile_len=rows.tiles.length[rows.tiles.num_single :],
+            tile_rows=rows.tiles.rows.shape[1],
+            store=store,
+            hidden=None if hidden is None else hidden.flatten(1),
+            hidden_row=rows.tiles.row_tile,
+        )
+
+    def _page_row(self, track: TrackPlaces, part: int) -> Tensor:
+        """Each row's page table of a track's part, as its row among all tables: int64 [R]."""
+        key = (track.name, part)
+        if key not in self._page_rows:
+            base = self._rows.slot * self._slots.tables.shape[1] + (track.first + part)
+            if track.per_depth:
+                base = base + self._rows.read_plane * track.parts
+            self._page_rows[key] = base
+        return self._page_rows[key]
 
     def _pages(self, track: TrackPlaces, part: int) -> tuple[Tensor, Tensor]:
         """(write page [R], pages of each tile [T, chunks, pages a chunk]) of one track part."""

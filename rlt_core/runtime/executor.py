@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import PluginError
@@ -16,35 +15,22 @@ from rlt_core.kv.pool import DevicePool
 from rlt_core.kv.tables_device import DeviceTables
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import (
-    EXIT_AT,
-    FIRST_TICK,
-    I64,
-    KNOWN_NEXT,
-    PLACE,
-    POSITION,
-    RULE,
-    SLOT,
-    TARGET,
-    TOKEN,
-    EngineConfig,
-    PromptRows,
-    TickInput,
-    TickOutput,
-)
+from rlt_core.runtime.batch import EngineConfig, TickInput, TickOutput
 from rlt_core.runtime.checked_model import CheckedModel
-from rlt_core.runtime.collect import to_host
+from rlt_core.runtime.collect import Pending, results_of
 from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
-from rlt_core.runtime.emit import Emitted, Emitter
+from rlt_core.runtime.emit import Emitter
+from rlt_core.runtime.graphs import TickGraphs
 from rlt_core.runtime.operators import build_operators
 from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.residents import Residents
 from rlt_core.runtime.rope import RopeTables
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick import TickProgram
-from rlt_core.runtime.tick_rows import TickTensors
-from rlt_core.runtime.tiles import make_tiles, single_tiles
+from rlt_core.runtime.tick_inputs import TickInputs
+from rlt_core.runtime.tiles import TILE
+from rlt_core.runtime.upload import Upload
 
 
 class Executor:
@@ -64,9 +50,11 @@ class Executor:
         policy = _make(plan.policy.factory)
         self.slots = _make_slots(plan, config, kv, policy, self.device)
         self.emitter = Emitter(self.slots, keep_logits=config.keep_logits)
+        attention = _make(plan.attention.factory)
         self.services = Services(
             ops=build_operators(plan),
-            attention=_make(plan.attention.factory),
+            attention=attention,
+            paged=attention if hasattr(attention, "paged") else None,
             pool=self.pool,
             # One position more: a finished slot's row stands one past the end.
             rope=RopeTables(config.max_len + 1, self.device, dtype),
@@ -86,81 +74,59 @@ class Executor:
             full=full,
             min_leave=config.min_leave,
         )
-        self._peeks = Word.LOGITS in plan.policy.needs
-        self._residents = Residents(config.num_slots)
-        self._chains = any(option.chains for option in plan.model.options)
-        self._in_flight: deque[tuple[int, Emitted]] = deque()
+        self.inputs = TickInputs(
+            config,
+            self.device,
+            chains=any(option.chains for option in plan.model.options),
+            peeks=Word.LOGITS in plan.policy.needs,
+            lanes=getattr(attention, "tile_rows", TILE),
+        )
+        self._upload, self._residents = Upload(self.device), Residents(config.num_slots)
+        self._graphs: TickGraphs | None = None
+        self._in_flight: deque[Pending] = deque()
 
     @property
     def num_in_flight(self) -> int:
         """Ticks submitted and not collected."""
         return len(self._in_flight)
 
+    def capture(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
+        """Capture graphs for ticks of decode rows; progress(done, of) after each of them."""
+        with torch.inference_mode():
+            self._graphs = TickGraphs(self.program, self.config, self.inputs)
+            self._graphs.capture(progress)
+
     def submit(self, tick: TickInput) -> None:
         """Launch a tick; returns without waiting for it."""
         with torch.inference_mode():
+            needs = self._residents.update(tick)
             self._apply(tick)
-            self._in_flight.append((tick.tick, self.program(self._tensors(tick))))
+            results = None if self._graphs is None else self._graphs.run(tick, needs)
+            if results is None:
+                self._apply_pages(tick)
+                self.emitter.needs = needs
+                results = results_of(self.program(self.inputs(tick)))
+            self._in_flight.append(Pending(tick.tick, results))
 
     def collect(self) -> TickOutput:
         """The oldest tick's results; waits for them."""
-        number, out = self._in_flight.popleft()
-        return to_host(number, out)
+        return self._in_flight.popleft().wait()
 
     def _apply(self, tick: TickInput) -> None:
         """What the host changed, in stream order before the tick's work."""
-        s = self.slots
         if self.config.debug and len(tick.freed_pages):
-            self.pool.poison(self._tensor(tick.freed_pages))
+            self.pool.poison(self._upload(tick.freed_pages))
         if len(tick.cleared):
-            s.clear(self._tensor(tick.cleared))
+            self.slots.clear(self._upload(tick.cleared))
         if tick.admitted is not None:
-            s.admit(tick.admitted)
+            self.slots.admit(tick.admitted)
+
+    def _apply_pages(self, tick: TickInput) -> None:
+        """Page tables and limits, after that."""
+        s = self.slots
         if len(tick.table_at):
-            s.tables.view(-1)[self._tensor(tick.table_at)] = self._tensor(tick.table_page)
-        s.page_limit[:-1] = self._tensor(tick.page_limit)
-        self.emitter.needs = self._residents.update(tick)
-
-    def _tensors(self, tick: TickInput) -> TickTensors:
-        prompt = tick.prompt
-        # One sentinel row keeps every launch non-empty, also in a tick of prompts alone.
-        decode = tick.decode_slots if len(tick.decode_slots) else np.array([self.slots.sentinel])
-        num_decode = len(decode)
-        finish = np.flatnonzero(prompt.last)
-        known = prompt.known_next[finish] >= 0
-        emits = prompt.emit[finish] & ~known
-        num_leave = min(num_decode, self.config.leave_places or num_decode)
-        columns = self._tensor(prompt.columns)
-        asking = np.flatnonzero(prompt.exit_at == 0) + num_decode
-        asks = np.concatenate((np.arange(num_decode), asking))
-        return TickTensors(
-            tick=tick.tick,
-            decode_slots=self._tensor(decode),
-            place=columns[PLACE],
-            slot=columns[SLOT],
-            token=columns[TOKEN],
-            position=columns[POSITION],
-            depth=tick.tick + 1 - columns[FIRST_TICK],
-            exit_at=columns[EXIT_AT],
-            rule=columns[RULE],
-            known_next=columns[KNOWN_NEXT],
-            target=columns[TARGET],
-            finish=self._tensor(finish),
-            emit=self._tensor(np.flatnonzero(emits)),
-            resume=self._tensor(finish[known]),
-            score=self._tensor(np.flatnonzero(prompt.target[finish] >= 0)),
-            tail=self._tensor(_tails(prompt)) if self._chains else None,
-            asks=self._tensor(asks),
-            tiles=make_tiles(num_decode, prompt.cell_start, self.device),
-            coda_tiles=make_tiles(num_leave, _finishing_cells(prompt), self.device),
-            ask_tiles=single_tiles(len(asks), self.device) if self._peeks else None,
-            num_chunks=tick.num_chunks,
-            num_leave=num_leave,
-            has_prompt=len(prompt) > 0,
-        )
-
-    def _tensor(self, array: object) -> Tensor:
-        return torch.as_tensor(array, device=self.device)
+            s.tables.view(-1)[self._upload(tick.table_at)] = self._upload(tick.table_page)
+        s.page_limit[:-1] = self._upload(tick.page_limit)
 
 
 _SIGNALS = frozenset({"gate", "state", "logits"})
@@ -201,16 +167,3 @@ def _make_options(plan: Plan, config: EngineConfig, device: torch.device) -> Opt
         dtype=getattr(torch, plan.dtype),
         device=device,
     )
-
-
-def _tails(prompt: PromptRows) -> I64:
-    """The last row of each cell that ends in this tick."""
-    rows = prompt.cell_start[1:] - 1
-    return rows[prompt.last[rows]] if len(rows) else rows
-
-
-def _finishing_cells(prompt: PromptRows) -> I64:
-    """Offsets of the cells that end in this tick, among their rows only."""
-    lengths = np.diff(prompt.cell_start)
-    ends = prompt.last[prompt.cell_start[:-1]] if len(lengths) else np.zeros(0, bool)
-    return np.concatenate(([0], np.cumsum(lengths[ends]))).astype(np.int64)

@@ -18,6 +18,14 @@ class Needs:
     filters: bool = False
     num_top: int = 0
 
+    def covers(self, other: Needs) -> bool:
+        """Whether a tick with these needs serves the other's as well."""
+        return (
+            self.full >= other.full
+            and self.filters >= other.filters
+            and self.num_top >= other.num_top
+        )
+
 
 class Residents:
     """Per slot: what its request needs of the sampling program."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from rlt_core.contract.protocols import Turn
 from rlt_core.runtime.ops_torch import rms_norm
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class RopeTable:
         kept = torch.float32 if spec.interleaved else dtype
         cos, sin = (f(angles).float().to(device, kept) for f in (torch.cos, torch.sin))
         return cls(spec, cos, sin)
+
+    @property
+    def turn(self) -> Turn:
+        """The table for attention backends that rotate themselves."""
+        return Turn(self.cos, self.sin, self.spec.dim, self.spec.interleaved)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [R, 1, dim / 2] at int64 positions [R]."""

@@ -13,6 +13,7 @@ from rlt_core.contract.errors import PluginError
 from rlt_core.contract.protocols import KVRows
 from rlt_core.kv.plan import CHUNK_KEYS
 from rlt_core.runtime.tiles import make_tiles, single_tiles
+from rlt_core.runtime.upload import Upload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +122,7 @@ def _kv_rows(pool: Tensor, positions: Tensor, cells: np.ndarray | None) -> KVRow
     page_size, count = pool.shape[3], len(positions)
     tiles = single_tiles(count, pool.device)
     if cells is not None:
-        tiles = make_tiles(0, cells, pool.device)
+        tiles = make_tiles(0, cells, Upload(pool.device).ints)
     pages = torch.arange(1, len(pool), device=pool.device)
     return KVRows(
         pool=pool,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from rlt_core.contract.protocols import StateSpec
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.runtime.batch import NUM_BIAS, NUM_STOP_IDS, EngineConfig, SlotParams
 from rlt_core.runtime.options import OptionSlots
+from rlt_core.runtime.upload import Upload
 
 # Phases of a slot.
 EMPTY, PROMPT, READY, RUN, LEAVING, DONE = range(6)
@@ -60,7 +62,7 @@ class Slots:
     ) -> None:
         s, self.homes = config.num_slots, config.num_slots + 1 + config.num_places
         self.sentinel, self.vocab_size, self.device = s, vocab_size, device
-        self.config = config
+        self.config, self._upload = config, Upload(device)
 
         def ints(*shape: int, fill: int = 0) -> Tensor:
             return torch.full(shape, fill, dtype=torch.int64, device=device)
@@ -123,24 +125,20 @@ class Slots:
 
     def admit(self, new: SlotParams) -> None:
         """Put the parameters of new residents in place; they are in phase PROMPT."""
-        at = self._tensor(new.slot)
+        at = self._upload(new.slot)
         self.phase[at] = PROMPT
         if self.key_depth is not None:
             self.key_depth[at] = self.config.max_depth
-        self.num_out[at] = torch.tensor(
-            [len(tokens) for tokens in new.output_tokens], dtype=torch.int64, device=self.device
-        )
-        for name, target in (*self.int_params.items(), *self.float_params.items()):
-            target[at] = self._tensor(getattr(new, name)).to(target.dtype)
-        for name in ("use_policy", "seed", "state_seed", "stop_ids"):
-            getattr(self, name)[at] = self._tensor(getattr(new, name))
+        made = np.array([len(tokens) for tokens in new.output_tokens], np.int64)
+        self.num_out[at] = self._upload(made)
+        self._admit_numbers(new, at)
         if self.options is not None and new.options is not None:
             self.options.admit(new.options, at)
         for name, target in self.scalar_params.items():
-            target[at] = self._tensor(new.params[name])
+            target[at] = self._upload(new.params[name])
         for target in self.trace.values():
             if new.trace is not None:
-                target[at, : new.trace.shape[1]] = self._tensor(new.trace).long()
+                target[at, : new.trace.shape[1]] = self._upload(new.trace).long()
         self._admit_penalties(new, at)
         self._admit_bias(new, at)
 
@@ -171,34 +169,61 @@ class Slots:
             at = torch.where(where, slot, self.sentinel)
             self.key_depth[at, position] = self.config.max_depth if depth is None else depth
 
-    def _admit_penalties(self, new: SlotParams, at: Tensor) -> None:
+    def _admit_numbers(self, new: SlotParams, at: Tensor) -> None:
+        """The columns of SlotParams, brought over in two copies."""
+        whole = SlotParams(
+            ints=self._upload(new.ints),  # type: ignore[arg-type]  # columns of tensors alike
+            floats=self._upload(new.floats),  # type: ignore[arg-type]
+            bias_ids=None,
+            bias_values=None,
+            params={},
+            trace=None,
+            prompt_tokens=[],
+            output_tokens=[],
+        )
+        for name, target in (*self.int_params.items(), *self.float_params.items()):
+            target[at] = getattr(whole, name)
+        for name in ("use_policy", "seed", "state_seed", "stop_ids"):
+            getattr(self, name)[at] = getattr(whole, name)
+
+    def make_room(self) -> None:
+        """Make what the first penalty or bias would, for graphs that are captured before it."""
+        self._make_counts()
+        self._make_bias()
+
+    def _make_counts(self) -> tuple[Tensor, Tensor]:
         if self.counts is None or self.in_prompt is None:
-            if not new.uses_penalties.any():
-                return
             shape = (self.sentinel + 1, self.vocab_size)
             self.counts = torch.zeros(shape, dtype=torch.int32, device=self.device)
             self.in_prompt = torch.zeros(shape, dtype=torch.bool, device=self.device)
-        self.counts[at] = 0
-        self.in_prompt[at] = False
-        # Per admitted request, never per row of a tick.
-        for i in new.uses_penalties.nonzero()[0]:
-            slot = int(new.slot[i])
-            self.in_prompt[slot, self._tensor(new.prompt_tokens[i])] = True
-            made = self._tensor(new.output_tokens[i]).long()
-            ones = torch.ones(len(made), dtype=torch.int32, device=self.device)
-            self.counts[slot].index_add_(0, made, ones)
+        return self.counts, self.in_prompt
 
-    def _admit_bias(self, new: SlotParams, at: Tensor) -> None:
-        if new.bias_ids is None and self.bias_ids is None:
-            return
+    def _make_bias(self) -> tuple[Tensor, Tensor]:
         if self.bias_ids is None or self.bias_values is None:
             shape = (self.sentinel + 1, NUM_BIAS)
             self.bias_ids = torch.full(shape, -1, dtype=torch.int64, device=self.device)
             self.bias_values = torch.zeros(shape, dtype=torch.float32, device=self.device)
-        self.bias_ids[at] = -1
-        if new.bias_ids is not None and new.bias_values is not None:
-            self.bias_ids[at] = self._tensor(new.bias_ids)
-            self.bias_values[at] = self._tensor(new.bias_values)
+        return self.bias_ids, self.bias_values
 
-    def _tensor(self, array: object) -> Tensor:
-        return torch.as_tensor(array, device=self.device)
+    def _admit_penalties(self, new: SlotParams, at: Tensor) -> None:
+        if self.counts is None and not new.uses_penalties.any():
+            return
+        counts, in_prompt = self._make_counts()
+        counts[at] = 0
+        in_prompt[at] = False
+        # Per admitted request, never per row of a tick.
+        for i in new.uses_penalties.nonzero()[0]:
+            slot = int(new.slot[i])
+            in_prompt[slot, self._upload(new.prompt_tokens[i])] = True
+            made = self._upload(new.output_tokens[i]).long()
+            ones = torch.ones(len(made), dtype=torch.int32, device=self.device)
+            counts[slot].index_add_(0, made, ones)
+
+    def _admit_bias(self, new: SlotParams, at: Tensor) -> None:
+        if new.bias_ids is None and self.bias_ids is None:
+            return
+        bias_ids, bias_values = self._make_bias()
+        bias_ids[at] = -1
+        if new.bias_ids is not None and new.bias_values is not None:
+            bias_ids[at] = self._upload(new.bias_ids)
+            bias_values[at] = self._upload(new.bias_values)

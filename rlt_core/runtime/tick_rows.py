@@ -21,10 +21,10 @@ class TickTensors:
     None unless the model reads predecessors. asks: int64 [A], rows of all R + N that
     leave by the policy's word: decode rows, and forced ones without a depth of their own.
     tiles of (R + N) rows, of (leave + F) rows, and of the A rows alone (None unless the policy
-    reads logits).
+    reads logits). tick: a number, or an int64 tensor of no dimension.
     """
 
-    tick: int
+    tick: int | Tensor
     decode_slots: Tensor
     place: Tensor
     slot: Tensor

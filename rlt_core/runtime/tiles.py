@@ -6,6 +6,7 @@ rows are alone in their tile. Made on the host, from what the host knows: cells,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlt_core.runtime.batch import I64
+from rlt_core.runtime.upload import Upload
 
 # On a CPU a decode row pays for the products of a whole tile, and a prompt gathers its keys once a
 # tile. Below 8 lanes the product library takes another path with other bits.
@@ -21,31 +23,40 @@ TILE = 8
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """rows int64 [T, TILE] (the row count for none), row_tile and row_lane int64 [R], first int64
-    [T]: each tile's first row."""
+    """rows int64 [T, lanes] (the row count for none), row_tile and row_lane int64 [R], first and
+    length int64 [T]: each tile's first row and number of rows. The first num_single tiles are of
+    rows alone."""
 
     rows: Tensor
     row_tile: Tensor
     row_lane: Tensor
     first: Tensor
+    length: Tensor
+    num_single: int
 
 
-def make_tiles(num_single: int, cell_start: I64, device: torch.device) -> Tiles:
-    """Tiles of `num_single` rows alone, then of the cells whose offsets are cell_start [C + 1]."""
+def make_tiles(
+    num_single: int,
+    cell_start: I64,
+    upload: Callable[[Sequence[I64]], list[Tensor]],
+    lanes: int = TILE,
+) -> Tiles:
+    """Tiles of `num_single` rows alone, then of the cells whose offsets are cell_start [C + 1], at
+    most `lanes` rows each. `upload` brings the arrays to the device (Upload.ints)."""
     lengths = np.diff(cell_start)
     num_rows = num_single + int(cell_start[-1])
-    tiles_of = -(-lengths // TILE)
+    tiles_of = -(-lengths // lanes)
     base = num_single + np.concatenate(([0], np.cumsum(tiles_of)))
     cell = np.repeat(np.arange(len(lengths)), lengths)
     offset = np.arange(int(cell_start[-1])) - cell_start[:-1][cell]
-    row_tile = np.concatenate((np.arange(num_single), base[:-1][cell] + offset // TILE))
-    row_lane = np.concatenate((np.zeros(num_single, np.int64), offset % TILE))
-    rows = np.full((int(base[-1]), TILE), num_rows, np.int64)
+    row_tile = np.concatenate((np.arange(num_single), base[:-1][cell] + offset // lanes))
+    row_lane = np.concatenate((np.zeros(num_single, np.int64), offset % lanes))
+    rows = np.full((int(base[-1]), lanes), num_rows, np.int64)
     rows[row_tile, row_lane] = np.arange(num_rows)
-    parts = (rows, row_tile, row_lane, rows[:, 0])
-    return Tiles(*(torch.as_tensor(part, device=device) for part in parts))
+    length = np.bincount(row_tile, minlength=len(rows))
+    return Tiles(*upload((rows, row_tile, row_lane, rows[:, 0], length)), num_single)
 
 
-def single_tiles(num_rows: int, device: torch.device) -> Tiles:
+def single_tiles(num_rows: int, device: torch.device, lanes: int = TILE) -> Tiles:
     """Every row alone in its tile."""
-    return make_tiles(num_rows, np.zeros(1, np.int64), device)
+    return make_tiles(num_rows, np.zeros(1, np.int64), Upload(device).ints, lanes)

@@ -16,6 +16,7 @@ from rlt_core.contract.protocols import KVRows
 from rlt_core.contract.specs import AttentionSpec
 from rlt_core.kv.plan import CHUNK_KEYS
 from rlt_core.runtime.tiles import Tiles, make_tiles, single_tiles
+from rlt_core.runtime.upload import Upload
 from rlt_core.testing.checks.check import check, expect
 from rlt_core.testing.checks.operators import device_of, no_device
 from rlt_core.testing.checks.plugin import check_factories_load
@@ -100,7 +101,7 @@ def check_attention_reference(attention: AttentionSubject) -> None:
     for scene in _scenes(attention):
         everyone = torch.arange(_LENGTH, device=scene.q.device)
         plane = torch.zeros_like(everyone)
-        cells = make_tiles(0, np.array([0, _LENGTH]), scene.q.device)
+        cells = make_tiles(0, np.array([0, _LENGTH]), Upload(scene.q.device).ints)
         got = _attend(attention, scene, everyone, scene.rows(everyone, plane, cells))
         _expect_close(got, scene.reference(everyone, plane, whole=True), "a prompt of 150")
     for scene in _scenes(attention):
@@ -144,10 +145,10 @@ def check_attention_exact(attention: AttentionSubject) -> None:
     for scene in _scenes(attention):
         everyone = torch.arange(_LENGTH, device=scene.q.device)
         plane = torch.zeros_like(everyone)
-        cells = make_tiles(0, np.array([0, _LENGTH]), everyone.device)
+        cells = make_tiles(0, np.array([0, _LENGTH]), Upload(everyone.device).ints)
         whole = _attend(attention, scene, everyone, scene.rows(everyone, plane, cells))
         for at in (everyone[20:77], everyone[149:]):
-            alike = make_tiles(0, np.array([0, len(at)]), at.device)
+            alike = make_tiles(0, np.array([0, len(at)]), Upload(at.device).ints)
             for tiles in (alike, single_tiles(len(at), at.device)):
                 got = _attend(attention, scene, at, scene.rows(at, plane[at], tiles))
                 differ = int((got != whole[at]).flatten(1).any(1).sum())

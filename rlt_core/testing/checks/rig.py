@@ -24,6 +24,7 @@ from rlt_core.runtime.batch import EngineConfig
 from rlt_core.runtime.context import Launch, Rows
 from rlt_core.runtime.executor import Executor
 from rlt_core.runtime.tiles import make_tiles, single_tiles
+from rlt_core.runtime.upload import Upload
 from rlt_core.testing.checks.subjects import SEED
 
 NUM_TEXTS, TEXT_LEN = 8, 32
@@ -115,7 +116,9 @@ class Rig:
             write_plane=plane,
             read_plane=plane,
             live=torch.ones_like(rows, dtype=torch.bool),
-            tiles=make_tiles(0, cells, device) if whole else single_tiles(len(rows), device),
+            tiles=make_tiles(0, cells, Upload(device).ints)
+            if whole
+            else single_tiles(len(rows), device),
             num_chunks=1,
         )
         self.slots.state_seed[:] = state_seed

@@ -1,0 +1,168 @@
+"""The attention backend `triton`: exact, on paged KV, for decode rows and prompt cells."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+
+from rlt_core.contract.protocols import KVRows, PagedRows, Turn
+from rlt_kernels.attention.chunk import CHUNK
+from rlt_kernels.attention.decode import decode_kernel
+from rlt_kernels.attention.prompt import tile_kernel, write_kernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Programs that fill the chip; fewer rows are split over more programs.
+_PROGRAMS = 528
+_HEADS = 8
+
+
+class TritonAttention:
+    """protocols.PagedAttention; any page size that divides 128, any head size up to 256."""
+
+    tile_rows = 64
+
+    def __init__(self) -> None:
+        self._arrived: Tensor | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, rows: KVRows, scale: float) -> Tensor:
+        """protocols.Attention, for rows whose tiles carry their own pages."""
+        tiles = rows.tile_rows
+        num_rows = q.shape[0]
+        lengths = (tiles < num_rows).sum(1)
+        alone = tiles.shape[0] == num_rows  # every row has a tile to itself
+        paged = PagedRows(
+            pool=rows.pool,
+            unit=rows.unit,
+            pages=rows.tile_pages.flatten(1).int(),
+            page_row=rows.row_tile,
+            key_len=rows.key_len,
+            num_single=num_rows if alone else 0,
+            tile_first=tiles[:0, 0] if alone else tiles[:, 0].contiguous(),
+            tile_len=lengths[:0] if alone else lengths,
+            tile_rows=max(16, triton.next_power_of_2(tiles.shape[1])),
+            store=rows.store,
+            hidden=None if rows.hidden is None else rows.hidden.flatten(1),
+            hidden_row=rows.row_tile,
+        )
+        return self.paged(q.contiguous(), k.contiguous(), v.contiguous(), paged, scale, None)
+
+    def paged(
+        self, q: Tensor, k: Tensor, v: Tensor, rows: PagedRows, scale: float, turn: Turn | None
+    ) -> Tensor:
+        """q [R, H, d], k and v [R, G, d], not yet rotated -> [R, H, d]."""
+        _check(q, k, v, rows)
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        if rows.num_single < q.shape[0]:
+            self._cells(q, k, v, out, rows, scale, turn)
+        if rows.num_single:
+            self._singles(q, k, v, out, rows, scale, turn)
+        return out
+
+    def _singles(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        rows: PagedRows,
+        scale: float,
+        turn: Turn | None,
+    ) -> None:
+        num, groups, size = rows.num_single, k.shape[1], q.shape[2]
+        rep = q.shape[1] // groups
+        chunks = -(-rows.pages.shape[1] * rows.pool.shape[3] // CHUNK.value)
+        splits = num_splits(num * groups, chunks)
+        if splits > 1:
+            parts = torch.empty(
+                (num, groups, chunks, rep, size + 2), dtype=torch.float32, device=q.device
+            )
+            arrived = self._counters(num * groups, q.device)
+        else:
+            parts = out
+            arrived = rows.key_len
+        room = num * groups * chunks * rep if splits > 1 else 0
+        flat = parts.view(-1)
+        highest, total, mixed = flat, flat[room:], flat[2 * room :]
+        pool = rows.pool[:, rows.unit]
+        cos, sin, rope, interleaved = _turn(turn, q)
+        hides = rows.hidden is not None and rows.hidden_row is not None
+        hidden = rows.hidden if hides else rows.key_len
+        decode_kernel[(num, groups, splits)](
+            q, k, v, out, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
+            hidden, rows.hidden_row if hides else rows.key_len, highest, total, mixed, arrived,
+            pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
+            q.stride(0), k.stride(0), v.stride(0), hidden.shape[-1], cos.stride(0),
+            scale / math.log(2), chunks,
+            REP=rep, LANES=max(16, triton.next_power_of_2(rep)), D=size,
+            DP=max(16, triton.next_power_of_2(size)), PAGE=rows.pool.shape[3], SPLITS=splits,
+            ROPE=rope, INTERLEAVED=interleaved, STORE=rows.store, HIDES=hides, DOT="ieee",
+            STAGES=1, num_warps=4,
+        )  # fmt: skip
+
+    def _cells(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        rows: PagedRows,
+        scale: float,
+        turn: Turn | None,
+    ) -> None:
+        first, heads, groups, size = rows.num_single, q.shape[1], k.shape[1], q.shape[2]
+        num = q.shape[0] - first
+        pool = rows.pool[:, rows.unit]
+        cos, sin, rope, interleaved = _turn(turn, q)
+        padded = max(16, triton.next_power_of_2(size))
+        turned = torch.empty((num, heads, size), dtype=q.dtype, device=q.device)
+        write_kernel[(num, triton.cdiv(heads, _HEADS))](
+            q, k, v, turned, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
+            first, pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
+            q.stride(0), k.stride(0), v.stride(0), cos.stride(0),
+            H=heads, G=groups, HEADS=_HEADS, D=size, DP=padded, PAGE=rows.pool.shape[3],
+            ROPE=rope, INTERLEAVED=interleaved, num_warps=4,
+        )  # fmt: skip
+        hides = rows.hidden is not None and rows.hidden_row is not None
+        hidden = rows.hidden if hides else rows.key_len
+        tile_kernel[(rows.tile_first.shape[0], heads)](
+            turned, out, pool, rows.pages, rows.page_row, rows.key_len,
+            rows.tile_first, rows.tile_len, hidden, rows.hidden_row if hides else rows.key_len,
+            first, pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
+            hidden.shape[-1], scale / math.log(2),
+            H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
+            PAGE=rows.pool.shape[3], HIDES=hides, DOT="ieee", STAGES=1, num_warps=4,
+        )  # fmt: skip
+
+    def _counters(self, count: int, device: torch.device) -> Tensor:
+        """int32 zeros; every launch leaves them at zero."""
+        if self._arrived is None or self._arrived.numel() < count:
+            self._arrived = torch.zeros(max(count, 4096), dtype=torch.int32, device=device)
+        return self._arrived
+
+
+def num_splits(programs: int, chunks: int) -> int:
+    """Over how many programs a row's chunks are spread: a power of two, whatever the lengths."""
+    wanted = max(1, min(chunks, _PROGRAMS // programs))
+    return 1 << (wanted.bit_length() - 1)
+
+
+def _turn(turn: Turn | None, q: Tensor) -> tuple[Tensor, Tensor, int, bool]:
+    if turn is None:
+        return q.view(-1, 1), q, 0, False
+    return turn.cos, turn.sin, turn.dim, turn.interleaved
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, rows: PagedRows) -> None:
+    """Raise ValueError with the shapes where they do not fit together."""
+    heads, groups, size = q.shape[1], k.shape[1], q.shape[2]
+    if heads % groups or k.shape != v.shape or k.shape[2] != size:
+        raise ValueError(f"attention: q {[*q.shape]}, k {[*k.shape]} and v {[*v.shape]}")
+    if [*rows.pool.shape[4:]] != [groups, size]:
+        raise ValueError(f"attention: k {[*k.shape]} for a pool of {[*rows.pool.shape]}")
+    if not rows.store and rows.num_single < q.shape[0]:
+        raise ValueError("attention: rows in cells must store; only rows alone may leave the pool")

@@ -1,0 +1,103 @@
+"""From what the host sends for one tick to the tensors of its program."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rlt_core.runtime.batch import (
+    EXIT_AT,
+    FIRST_TICK,
+    I64,
+    KNOWN_NEXT,
+    PLACE,
+    POSITION,
+    RULE,
+    SLOT,
+    TARGET,
+    TOKEN,
+    EngineConfig,
+    PromptRows,
+    TickInput,
+)
+from rlt_core.runtime.tick_rows import TickTensors
+from rlt_core.runtime.tiles import make_tiles
+from rlt_core.runtime.upload import Upload
+
+
+class TickInputs:
+    """Makes TickTensors. `chains`: the model reads predecessors; `peeks`: the policy reads logits;
+    `lanes`: the rows of an attention tile."""
+
+    def __init__(
+        self, config: EngineConfig, device: torch.device, *, chains: bool, peeks: bool, lanes: int
+    ) -> None:
+        self._config, self._upload = config, Upload(device)
+        self._chains, self._peeks, self._lanes = chains, peeks, lanes
+
+    def __call__(self, tick: TickInput) -> TickTensors:
+        """The tensors of one tick."""
+        return self.of(tick.tick, tick.decode_slots, tick.prompt, tick.num_chunks)
+
+    def of(self, number: int, slots: I64, prompt: PromptRows, num_chunks: int) -> TickTensors:
+        """The tensors of tick `number` for these decode slots and prompt rows."""
+        # One sentinel row keeps every launch non-empty, also in a tick of prompts alone.
+        decode = slots if len(slots) else np.array([self._config.num_slots])
+        num_decode = len(decode)
+        finish = np.flatnonzero(prompt.last)
+        known = prompt.known_next[finish] >= 0
+        emits = prompt.emit[finish] & ~known
+        num_leave = min(num_decode, self._config.leave_places or num_decode)
+        asking = np.flatnonzero(prompt.exit_at == 0) + num_decode
+        asks = np.concatenate((np.arange(num_decode), asking))
+        columns, decode_slots, finishing, emit, resume, score, tail, asked = self._upload.ints(
+            (
+                prompt.columns,
+                decode.astype(np.int64, copy=False),
+                finish,
+                np.flatnonzero(emits),
+                finish[known],
+                np.flatnonzero(prompt.target[finish] >= 0),
+                _tails(prompt),
+                asks,
+            )
+        )
+        none, ints = np.zeros(1, np.int64), self._upload.ints
+        return TickTensors(
+            tick=number,
+            decode_slots=decode_slots,
+            place=columns[PLACE],
+            slot=columns[SLOT],
+            token=columns[TOKEN],
+            position=columns[POSITION],
+            depth=number + 1 - columns[FIRST_TICK],
+            exit_at=columns[EXIT_AT],
+            rule=columns[RULE],
+            known_next=columns[KNOWN_NEXT],
+            target=columns[TARGET],
+            finish=finishing,
+            emit=emit,
+            resume=resume,
+            score=score,
+            tail=tail if self._chains else None,
+            asks=asked,
+            tiles=make_tiles(num_decode, prompt.cell_start, ints, self._lanes),
+            coda_tiles=make_tiles(num_leave, _finishing_cells(prompt), ints, self._lanes),
+            ask_tiles=make_tiles(len(asks), none, ints, self._lanes) if self._peeks else None,
+            num_chunks=num_chunks,
+            num_leave=num_leave,
+            has_prompt=len(prompt) > 0,
+        )
+
+
+def _tails(prompt: PromptRows) -> I64:
+    """The last row of each cell that ends in this tick."""
+    rows = prompt.cell_start[1:] - 1
+    return rows[prompt.last[rows]] if len(rows) else rows
+
+
+def _finishing_cells(prompt: PromptRows) -> I64:
+    """Offsets of the cells that end in this tick, among their rows only."""
+    lengths = np.diff(prompt.cell_start)
+    ends = prompt.last[prompt.cell_start[:-1]] if len(lengths) else np.zeros(0, bool)
+    return np.concatenate(([0], np.cumsum(lengths[ends]))).astype(np.int64)
