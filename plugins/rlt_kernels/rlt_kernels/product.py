@@ -1,0 +1,224 @@
+"""Triton kernels of the matrix products: out [R, N] = x [R, K] times weight [N, K] transposed.
+
+One canonical order: every element is a chain of additions in ascending K, kept in float32. The
+tensor core adds 16 products at a time to the chain and float32 products are one fused
+multiply-add each, so neither the tile's shape nor the number of warps, nor which operand is on
+the left, can change a bit. K is never split. tests/test_kernels_products_gpu.py holds it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from rlt_kernels.silu import silu_times
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,possibly-undefined"
+
+
+@triton.jit(do_not_specialize=["R"])
+def rows_product(
+    x,
+    weight,
+    bias,
+    num_rows,
+    out,
+    R,
+    N,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    STAGES: tl.constexpr,
+    SWAP: tl.constexpr,
+    PEEL: tl.constexpr,
+    PRE: tl.constexpr,
+    PARTS: tl.constexpr,
+    SILU: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program per tile, row tiles of one weight tile side by side (it stays in L2).
+
+    N counts results: weight is [N, K], with SILU [2 N, K]. PEEL elements of each weight row are
+    loaded, and PRE more asked into L2, before the program waits for the kernel in front of it.
+    """
+    if PDL:
+        gdc_launch_dependents()
+    WIDTH: tl.constexpr = BN // 2 if SILU else BN
+    num_m = tl.cdiv(R, BM)
+    tile = tl.program_id(0) // num_m
+    m0 = (tl.program_id(0) % num_m) * BM
+    w_rows = weight + _weight_rows(tile, N, BN, SILU) * K
+    if PRE > 0:
+        _prefetch(w_rows + PEEL, PRE, BN, PARTS)
+    if PEEL > 0:
+        w_first = tl.load(w_rows[:, None] + tl.arange(0, PEEL)[None, :])
+    if PDL:
+        # Before any result of another kernel is read or written, and in every program: the next
+        # kernel's wait trusts that this one has seen the end of the one before.
+        gdc_wait()
+    if HAS_ROWS:
+        if m0 >= tl.load(num_rows):
+            return
+    m = m0 + tl.arange(0, BM)
+    x_rows = x + m.to(tl.int64)[:, None] * K
+    inside = (m < R)[:, None]
+    acc = _zeros(BM, BN, SWAP)
+    if PEEL > 0:
+        x_first = tl.load(x_rows + tl.arange(0, PEEL)[None, :], mask=inside, other=0.0)
+        acc = _accumulate(acc, x_first, w_first, SWAP)
+    k = tl.arange(0, BK)[None, :]
+    for k0 in tl.range(PEEL, K, BK, num_stages=STAGES):
+        if (K - PEEL) % BK == 0:
+            wv = tl.load(w_rows[:, None] + (k0 + k), eviction_policy="evict_first")
+            xv = tl.load(x_rows + (k0 + k), mask=inside, other=0.0)
+        else:
+            wv = tl.load(w_rows[:, None] + (k0 + k), mask=k0 + k < K, other=0.0)
+            xv = tl.load(x_rows + (k0 + k), mask=inside & (k0 + k < K), other=0.0)
+        acc = _accumulate(acc, xv, wv, SWAP)
+    if SILU:
+        if SWAP:
+            acc = tl.trans(acc)
+        gate, up = tl.split(tl.reshape(acc, (BM, WIDTH, 2)))
+        value = silu_times(_rounded(gate, out, False), _rounded(up, out, False))
+    else:
+        acc = _with_bias(acc, bias, tile * BN, N, BN, HAS_BIAS, SWAP)
+        value = _rounded(acc, out, SWAP)
+    _store(value, out, m0, tile * WIDTH, R, N, BM, WIDTH)
+
+
+@triton.jit(do_not_specialize=["R"])
+def many_product(
+    x,
+    weight,
+    bias,
+    num_rows,
+    out,
+    R,
+    N,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    STAGES: tl.constexpr,
+    SWAP: tl.constexpr,
+    GROUP: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    SILU: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
+    PDL: tl.constexpr,
+    SPECIAL: tl.constexpr,
+):
+    """Persistent: PROGRAMS programs walk the tiles, GROUP row tiles by all columns at a time.
+
+    x and weight are tensor descriptors with blocks [BM, BK] and [BN, BK], with SILU [BN / 2, BK].
+    SPECIAL: loads in a warp of their own.
+    """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    rows = R
+    if HAS_ROWS:
+        rows = tl.minimum(R, tl.load(num_rows))
+    WIDTH: tl.constexpr = BN // 2 if SILU else BN
+    num_m = tl.cdiv(rows, BM)
+    num_n = tl.cdiv(N, WIDTH)
+    in_group = GROUP * num_n
+    for index in tl.range(tl.program_id(0), num_m * num_n, PROGRAMS, flatten=not SPECIAL):
+        group = index // in_group
+        height = tl.minimum(num_m - group * GROUP, GROUP)
+        m0 = (group * GROUP + (index % in_group) % height) * BM
+        n0 = ((index % in_group) // height) * WIDTH
+        acc = _zeros(BM, WIDTH, SWAP)
+        if SILU:
+            up = _zeros(BM, WIDTH, SWAP)
+            for k0 in tl.range(0, K, BK, num_stages=STAGES, warp_specialize=SPECIAL):
+                xv = x.load([m0, k0])
+                acc = _accumulate(acc, xv, weight.load([n0, k0]), SWAP)
+                up = _accumulate(up, xv, weight.load([N + n0, k0]), SWAP)
+            value = silu_times(_rounded(acc, out, SWAP), _rounded(up, out, SWAP))
+        else:
+            for k0 in tl.range(0, K, BK, num_stages=STAGES, warp_specialize=SPECIAL):
+                acc = _accumulate(acc, x.load([m0, k0]), weight.load([n0, k0]), SWAP)
+            value = _rounded(_with_bias(acc, bias, n0, N, WIDTH, HAS_BIAS, SWAP), out, SWAP)
+        _store(value, out, m0, n0, R, N, BM, WIDTH)
+
+
+@triton.jit
+def _weight_rows(tile, N, BN: tl.constexpr, SILU: tl.constexpr):
+    """Rows of the weight in this tile: gate and up interleaved for SILU, so that each pair ends
+    in one thread; rows past the last are the last one again (their results are not stored)."""
+    i = tl.arange(0, BN)
+    if SILU:
+        n = tl.minimum(tile * (BN // 2) + i // 2, N - 1) + (i % 2) * N
+    else:
+        n = tl.minimum(tile * BN + i, N - 1)
+    return n.to(tl.int64)
+
+
+@triton.jit
+def _prefetch(rows, PRE: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr):
+    """Ask the L2 cache for PRE elements from each of the addresses `rows`, in PARTS requests."""
+    part = rows[:, None] + tl.arange(0, PARTS)[None, :] * (PRE // PARTS)
+    bits: tl.constexpr = rows.dtype.element_ty.primitive_bitwidth
+    size = tl.full((BN, PARTS), (PRE // PARTS) * (bits // 8), tl.int32)
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; // $0",
+        "=r,l,r",
+        [part.to(tl.int64), size],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def _zeros(BM: tl.constexpr, BN: tl.constexpr, SWAP: tl.constexpr):
+    if SWAP:
+        acc = tl.zeros((BN, BM), tl.float32)
+    else:
+        acc = tl.zeros((BM, BN), tl.float32)
+    return acc
+
+
+@triton.jit
+def _accumulate(acc, xv, wv, SWAP: tl.constexpr):
+    # "ieee" matters for float32 alone: no TF32.
+    if SWAP:
+        acc = tl.dot(wv, tl.trans(xv), acc, input_precision="ieee")
+    else:
+        acc = tl.dot(xv, tl.trans(wv), acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def _with_bias(acc, bias, n0, N, BN: tl.constexpr, HAS_BIAS: tl.constexpr, SWAP: tl.constexpr):
+    if HAS_BIAS:
+        n = n0 + tl.arange(0, BN)
+        value = tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
+        if SWAP:
+            acc += value[:, None]
+        else:
+            acc += value[None, :]
+    return acc
+
+
+@triton.jit
+def _rounded(acc, out, SWAP: tl.constexpr):
+    """acc as [BM, BN] in the dtype of `out`."""
+    value = acc.to(out.dtype.element_ty)
+    if SWAP:
+        value = tl.trans(value)
+    return value
+
+
+@triton.jit
+def _store(value, out, m0, n0, R, N, BM: tl.constexpr, BN: tl.constexpr):
+    m = m0 + tl.arange(0, BM)
+    n = n0 + tl.arange(0, BN)
+    place = out + m.to(tl.int64)[:, None] * N + n[None, :]
+    tl.store(place, value, mask=(m < R)[:, None] & (n < N)[None, :])

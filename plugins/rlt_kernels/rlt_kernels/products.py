@@ -1,0 +1,156 @@
+"""The products as operators: shapes checked, tile looked up once, then a thin launch.
+
+Eager ticks call these about a hundred times, so what a call needs is kept per (operator, dtype,
+shape, row bucket, which arguments are given) and a launch goes straight to the compiled kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from rlt_kernels.product import many_product, rows_product
+from rlt_kernels.tiles import Key, Tile, bucket, choose
+
+_launches: dict[tuple[object, ...], Launch] = {}
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, num_rows: Tensor | None = None
+) -> Tensor:
+    """x [R, K], weight [N, K], bias [N] -> [R, N] in x's dtype, rounded once.
+
+    num_rows int32 [1] on the device: rows from there on are not computed (whole row tiles) and
+    hold anything. Raises ValueError for shapes or dtypes that do not fit.
+    """
+    if weight.shape[1] != x.shape[1]:
+        raise _misfit("weight", weight, "[N, K]", x)
+    if bias is not None and bias.shape[0] != weight.shape[0]:
+        raise _misfit("bias", bias, "[N] of the weight's", weight)
+    return _run("linear", x, weight, weight.shape[0], bias, num_rows)
+
+
+def linear_silu_mul(x: Tensor, weight: Tensor, num_rows: Tensor | None = None) -> Tensor:
+    """x [R, K], weight [2 F, K] (gate first) -> silu_mul(linear(x, weight)) [R, F], same bits.
+
+    num_rows as in `linear`. Raises ValueError for shapes or dtypes that do not fit.
+    """
+    if weight.shape[1] != x.shape[1] or weight.shape[0] % 2:
+        raise _misfit("weight", weight, "[2 F, K]", x)
+    return _run("linear_silu_mul", x, weight, weight.shape[0] // 2, None, num_rows)
+
+
+def _run(
+    op: str, x: Tensor, weight: Tensor, n: int, bias: Tensor | None, num_rows: Tensor | None
+) -> Tensor:
+    rows, k = x.shape
+    if x.dtype != weight.dtype:
+        raise ValueError(f"{op}: weight is {weight.dtype}, x is {x.dtype}; they must be equal")
+    if not x.is_contiguous():
+        x = x.contiguous()
+    out = torch.empty((rows, n), dtype=x.dtype, device=x.device)
+    if rows == 0:
+        return out
+    aligned = (x.data_ptr() | weight.data_ptr()) % 16 == 0
+    key = (op, x.dtype, n, k, bucket(rows), bias is None, num_rows is None, aligned, x.device)
+    launch = _launches.get(key)
+    if launch is None:
+        launch = _launches[key] = _make_launch(op, x, n, bias, num_rows, aligned)
+    launch(x, weight, bias, num_rows, out)
+    return out
+
+
+class Launch:
+    """One product with its tile, for any row count of its bucket."""
+
+    def __init__(
+        self, tile: Tile, *, op: str, n: int, k: int, bias: bool, rows: bool, programs: int
+    ) -> None:
+        self.tile, self.n, self.programs = tile, n, programs
+        silu = op == "linear_silu_mul"
+        self.width = tile.bn // 2 if silu else tile.bn
+        shape = (k, tile.bm, tile.bn, tile.bk, tile.stages)
+        flags = (silu, bias, rows, tile.pdl)
+        if tile.kind == "many":
+            self.kernel = many_product
+            self.constants: tuple[Any, ...] = (
+                *(*shape, tile.swap, tile.group, programs),
+                *(*flags, tile.special),
+            )
+        else:
+            self.kernel = rows_product
+            parts = max(tile.warps * 32 // tile.bn, 1)
+            self.constants = (*shape, tile.swap, tile.peel, tile.pre, parts, *flags)
+        self.options = {"num_warps": tile.warps, "num_stages": tile.stages}
+        if tile.pdl:
+            self.options["launch_pdl"] = True
+        self.compiled: Any = None
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, num_rows: Tensor | None, out: Tensor
+    ) -> None:
+        """Write the product to out [R, n]."""
+        grid, args = self.arguments(x, weight, bias, num_rows, out)
+        if self.compiled is not None:
+            self.compiled[grid](*args)
+        else:
+            # None under the interpreter, which therefore always comes here
+            self.compiled = self.kernel[grid](*args, **self.options)
+
+    def warm(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, num_rows: Tensor | None, out: Tensor
+    ) -> Any:
+        """Compile without running; returns the compiled kernel."""
+        grid, args = self.arguments(x, weight, bias, num_rows, out)
+        return self.kernel.warmup(*args, grid=grid, **self.options)
+
+    def arguments(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, num_rows: Tensor | None, out: Tensor
+    ) -> tuple[tuple[int, int, int], tuple[Any, ...]]:
+        """(grid, all arguments of the kernel in order)."""
+        tile, rows = self.tile, x.shape[0]
+        tiles = -(-rows // tile.bm) * -(-self.n // self.width)
+        if tile.kind == "rows":
+            return (tiles, 1, 1), (x, weight, bias, num_rows, out, rows, self.n, *self.constants)
+        left = TensorDescriptor(x, x.shape, x.stride(), [tile.bm, tile.bk])
+        right = TensorDescriptor(weight, weight.shape, weight.stride(), [self.width, tile.bk])
+        grid = (min(tiles, self.programs), 1, 1)
+        return grid, (left, right, bias, num_rows, out, rows, self.n, *self.constants)
+
+
+def make_launch(
+    tile: Tile, op: str, x: Tensor, n: int, *, bias: bool = False, rows: bool = False
+) -> Launch:
+    """A launch with a given tile (the tuner's way in)."""
+    programs = 1
+    if x.is_cuda:
+        programs = torch.cuda.get_device_properties(x.device).multi_processor_count
+    return Launch(tile, op=op, n=n, k=x.shape[1], bias=bias, rows=rows, programs=programs)
+
+
+def _make_launch(
+    op: Any, x: Tensor, n: int, bias: Tensor | None, num_rows: Tensor | None, aligned: bool
+) -> Launch:
+    dtype = str(x.dtype).removeprefix("torch.")
+    key = Key(op=op, dtype=dtype, n=n, k=x.shape[1], rows=bucket(x.shape[0]))
+    chip, capability = "", (8, 0)
+    if x.is_cuda and aligned:
+        chip = torch.cuda.get_device_name(x.device)
+        capability = torch.cuda.get_device_capability(x.device)
+    tile = choose(chip, capability, key)
+    return make_launch(tile, op, x, n, bias=bias is not None, rows=num_rows is not None)
+
+
+def _misfit(name: str, tensor: Tensor, wanted: str, other: Tensor) -> ValueError:
+    return ValueError(
+        f"{name} {list(tensor.shape)} does not fit: wanted {wanted} beside {list(other.shape)}"
+    )
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter runs the kernels (TRITON_INTERPRET=1), on a CPU."""
+    return bool(triton.knobs.runtime.interpret)
