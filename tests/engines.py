@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +32,8 @@ from rlt_core.testing.tiny import SPECS
 from rlt_core.testing.tiny_model import make_tiny
 from rlt_core.testing.tiny_plugin import registry_with_tiny
 
+# Where the engines under test compute; references stay on the CPU. `make test-gpu` sets it.
+DEVICE = os.environ.get("RLT_TEST_DEVICE", "cpu")
 GOLDEN = Path(__file__).parent / "golden"
 MODELS = ("tiny_a", "tiny_b", "ouro_a", "ouro_b")
 MAX_LEN = 96
@@ -55,6 +58,7 @@ class Setup:
     leave_places: int = 0
     ticks_in_flight: int = 2
     max_len: int = MAX_LEN
+    graphs: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -65,17 +69,19 @@ def registry() -> Registry:
 
 
 @lru_cache(maxsize=16)
-def load_model(name: str, dtype: str = "float32") -> tuple[ModelShape, WeightedModel]:
+def load_model(
+    name: str, dtype: str = "float32", device: str = "cpu"
+) -> tuple[ModelShape, WeightedModel]:
     """A tiny model or golden folder by name, "tiny_a" or "ouro_b"; weights stored in float32."""
     kind, _, variant = name.partition("_")
     if kind == "tiny":
-        return make_tiny(variant, dtype=getattr(torch, dtype))
+        return make_tiny(variant, dtype=getattr(torch, dtype), device=device)
     spec = next(spec for spec in registry().specs if spec.id == kind)
     folder = GOLDEN / name
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     shape = load_object(cast(Any, spec).reader)(config, str(folder), frozenset())
     model = load_object(spec.factory)(
-        shape, device=torch.device("cpu"), dtype=getattr(torch, dtype)
+        shape, device=torch.device(device), dtype=getattr(torch, dtype)
     )
     load_weights(model, folder)
     return shape, model
@@ -97,6 +103,8 @@ def plan_of(setup: Setup) -> Plan:
         exit_mode=setup.mode,
         strategy=setup.strategy,
         dtype=setup.dtype,
+        device=DEVICE,
+        graphs=setup.graphs,
         page_size=setup.page_size,
         max_depth=deepest(shape),
     )
@@ -146,8 +154,10 @@ def build(setup: Setup, model: WeightedModel | None = None) -> Built:
         debug=True,
         keep_logits=True,
     )
-    model = model or load_model(setup.model, setup.dtype)[1]
+    model = model or load_model(setup.model, setup.dtype, DEVICE)[1]
     executor = Executor(plan, config, kv, model, layout)
+    if plan.graphs:
+        executor.capture()
     scheduler = Scheduler(plan, config, kv)
     engine = Engine(scheduler, executor)
     return Built(setup, plan, kv, config, executor, scheduler, engine)

@@ -153,8 +153,12 @@ def test_float16_is_refused_once_and_says_what_to_use() -> None:
 def test_graphs_need_cuda_and_a_model_that_reads_nothing_back() -> None:
     """Guards against graphs on a CPU, and against capturing a host decision."""
     assert conflict_of(graphs=True).fixes == ("--no-graphs",)
-    assert resolve_counter(graphs=True, device="cuda:1").choice.graphs
-    error = conflict_of(counter_registry(Word.ROW_COMPACTION), graphs=True, device="cuda")
+    assert resolve_counter(graphs=True, device="cuda:1", exact=False).graphs
+    assert resolve_counter(device="cuda:1", exact=False).graphs
+    assert not resolve_counter(graphs=False, device="cuda:1", exact=False).graphs
+    assert not resolve_counter().graphs
+    blind = counter_registry(Word.ROW_COMPACTION)
+    error = conflict_of(blind, graphs=True, device="cuda", exact=False)
     assert "graph_safe" in error.conflicts[0].reason
 
 

@@ -14,6 +14,7 @@ from rlt_core.kv.accounting import request_pages
 from rlt_core.schedule.record import State
 from rlt_core.schedule.request import ABORT, EngineRequest, TickCounts
 from tests.engines import (
+    DEVICE,
     MODELS,
     Answer,
     Built,
@@ -57,6 +58,8 @@ SCHEDULE: dict[str, tuple[object, ...]] = {
     "aborts": (False, True),
     "leave": ((1, 0), (2, 1), (3, 2)),  # min_leave, leave_places
 }
+if DEVICE.startswith("cuda"):
+    SCHEDULE["graphs"] = (False, True)
 POOL_SIZE = 11  # different requests per meaning
 NUM_REQUESTS, NUM_WITH_ABORTS = 6, 11
 RESIDENT = (State.PROMPT, State.DECODE)

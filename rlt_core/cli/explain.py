@@ -38,7 +38,7 @@ def explain(
     device: options.Device = "cpu",
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
-    graphs: options.Graphs = False,
+    graphs: options.Graphs = None,
     page_size: options.PageSize = 16,
     max_depth: options.MaxDepth = None,
     ignore_config: options.IgnoreConfig = None,

@@ -61,7 +61,8 @@ Exact = Annotated[
     OnOff, typer.Option("--exact", help="off: faster operators whose bits depend on the batch.")
 ]
 Graphs = Annotated[
-    bool, typer.Option("--graphs/--no-graphs", help="Capture the tick into CUDA graphs.")
+    bool | None,
+    typer.Option("--graphs/--no-graphs", help="The tick as CUDA graphs; default: on with a GPU."),
 ]
 PageSize = Annotated[
     int, typer.Option("--page-size", help="Positions of a page of KV; a power of 2 up to 128.")
@@ -118,7 +119,7 @@ def choice_of(
     device: str = "cpu",
     dtype: str | None = None,
     exact: OnOff = OnOff.ON,
-    graphs: bool = False,
+    graphs: bool | None = None,
     page_size: int = 16,
     max_depth: int | None = None,
     ignore_config: Sequence[str] | None = None,

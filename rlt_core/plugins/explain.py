@@ -54,7 +54,7 @@ def plan_dict(plan: Plan, registry: Registry) -> dict[str, object]:
         "device": plan.device,
         "dtype": plan.dtype,
         "exact": plan.choice.exact,
-        "graphs": plan.choice.graphs,
+        "graphs": plan.graphs,
         "page_size": plan.choice.page_size,
         "max_depth": plan.max_depth,
         "ops": {op: spec.id for op, spec in plan.ops.items()},

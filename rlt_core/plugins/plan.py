@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rlt_core.contract.capabilities import Word
 from rlt_core.contract.specs import (
     AttentionSpec,
     ExitPolicySpec,
@@ -39,7 +40,7 @@ class Choice:
     device: str = "cpu"
     dtype: str | None = None
     exact: bool = True
-    graphs: bool = False
+    graphs: bool | None = None
     role: Literal["unified", "prefill", "decode"] = "unified"
     page_size: int = 16
     max_depth: int | None = None
@@ -76,6 +77,13 @@ class Plan:
     dtype: str
     max_depth: int
     notes: tuple[str, ...] = ()
+
+    @property
+    def graphs(self) -> bool:
+        """Whether ticks are captured: asked for, or left open on a device that can."""
+        if self.choice.graphs is not None:
+            return self.choice.graphs
+        return self.device.startswith("cuda") and Word.GRAPH_SAFE in self.model.provides
 
     @property
     def exit_defaults(self) -> Mapping[str, float]:

@@ -31,7 +31,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     device: str = "cpu"
     dtype: str | None = None
     exact: bool = True
-    graphs: bool = False
+    graphs: bool | None = None
     page_size: int = 16
     max_depth: int | None = None
     ignore_config: tuple[str, ...] = ()

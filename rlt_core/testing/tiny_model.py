@@ -142,11 +142,15 @@ class TinyModel:
 
 
 def make_tiny(
-    variant: str, *, seed: int = SEED, dtype: torch.dtype = torch.float32
+    variant: str,
+    *,
+    seed: int = SEED,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> tuple[ModelShape, TinyModel]:
-    """Variant "a" or "b" with random weights on the CPU; the same values in every dtype."""
+    """Variant "a" or "b" with random weights, the same values in every dtype, on any device."""
     shape = tiny_shape(variant)
-    model = TinyModel(shape, device=torch.device("cpu"), dtype=dtype)
+    model = TinyModel(shape, device=torch.device(device), dtype=dtype)
     draw_weights(model, seed)
     return shape, model
 
