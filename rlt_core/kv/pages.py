@@ -103,7 +103,8 @@ class HostPages:
         self._kind[slot] = kind
         columns = (to_position + self._last_offset) >> self._shift
         if columns:
-            self._check_width(columns)
+            if columns > self.pages_per_row:
+                raise self._too_wide(columns)
             offsets = self._offsets_of(kind, columns)
             assert len(offsets) <= self.num_free, f"{len(offsets)} pages, {self.num_free} free"
             self._by_slot[slot][offsets] = self._pop(len(offsets))
@@ -120,13 +121,16 @@ class HostPages:
     def try_grow(self, slots: I64, to_positions: I64) -> bool:
         """`grow` that answers False, and changes nothing, when the free pages do not suffice."""
         short = (to_positions > self.page_limit[slots]).nonzero()[0]
-        if not len(short):
-            return True
-        slots = slots[short]
-        start, stop = self.columns[slots], self.columns_needed(to_positions[short])
-        self._check_width(int(np.maximum.reduce(stop)))
-        flat = self._entries(slots, start, stop, self._kind[slots])
-        if len(flat) > self.num_free:
+        return not len(short) or self.try_extend(slots[short], to_positions[short])
+
+    def try_extend(self, slots: I64, to_positions: I64, leaving: int = 0) -> bool:
+        """`try_grow` of slots that all lack pages; False also when fewer than `leaving` free pages
+        would be left."""
+        start, stop = self.columns.take(slots), self.columns_needed(to_positions)
+        if (most := int(stop[stop.argmax()])) > self.pages_per_row:
+            raise self._too_wide(most)
+        flat = self._entries(slots, start, stop, self._kind.take(slots))
+        if len(flat) > self.num_free - leaving:
             return False
         self._flat_table[flat] = self._pop(len(flat))
         self._set_columns(slots, stop)
@@ -215,27 +219,27 @@ class HostPages:
         entries = self._by_slot[slot]
         pages = entries[offsets]
         entries[offsets] = SENTINEL_PAGE
-        self._push(pages)
         self._freed.append(pages)
+        top, self.num_free = self.num_free, self.num_free + len(pages)
+        if self._rng is None:
+            self._stack[top : self.num_free] = pages
+        else:
+            self._shuffle_in(pages, top)
 
     def _pop(self, count: int) -> I32:
         top, self.num_free = self.num_free, self.num_free - count
         return self._stack[self.num_free : top]
 
-    def _push(self, pages: I32) -> None:
-        top, self.num_free = self.num_free, self.num_free + len(pages)
-        if self._rng is None:
-            self._stack[top : self.num_free] = pages
-            return
+    def _shuffle_in(self, pages: I32, top: int) -> None:
+        assert self._rng is not None, "free pages come in order"
         places = self._rng.integers(0, top + 1, len(pages))
         self._stack[: self.num_free] = np.insert(
             self._stack[:top], places, self._rng.permutation(pages)
         )
 
-    def _check_width(self, columns: int) -> None:
-        if columns > self.pages_per_row:
-            size = self.plan.page_size
-            raise CapacityError(
-                f"{columns * size:,} positions asked for one request; its page table has "
-                f"{self.pages_per_row * size:,}"
-            )
+    def _too_wide(self, columns: int) -> CapacityError:
+        size = self.plan.page_size
+        return CapacityError(
+            f"{columns * size:,} positions asked for one request; its page table has "
+            f"{self.pages_per_row * size:,}"
+        )

@@ -26,7 +26,7 @@ class CellStarter:
         order = residency.prompts
         if len(order) > 1:
             order = sorted(order, key=lambda r: (r.request.priority, r.moved, r.serial))
-        free = min(cells.num_free, budget - cells.num_rows)
+        free = min(cells.num_free, budget - (cells.num_places - cells.num_free))
         for record in order:
             forced = record.forced
             assert forced is not None, record

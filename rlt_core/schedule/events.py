@@ -62,8 +62,8 @@ class Collector:
     def apply(self, out: TickOutput, flight: Flight) -> Events:
         """The events of one tick."""
         # Before a first output in the same tick can end the request.
-        score_ids = self._score_ids(flight)
-        slots = out.slot
+        score_ids = None if flight.score_slot is None else self._score_ids(flight)
+        slots = out.columns[EVENT_SLOT]
         places = (slots >= 0).nonzero()[0]
         slots = slots[places]
         self._count(out, len(places) - flight.num_firsts)
@@ -76,7 +76,7 @@ class Collector:
             _put_scores(events, out, flight, score_ids)
         if flight.scored:
             self._end_scored(flight)
-        return self._with_endings(events)
+        return self._with_endings(events) if self._endings else events
 
     def flush(self, tick: int) -> Events:
         """What is to be told when no tick is in flight."""
@@ -106,7 +106,9 @@ class Collector:
         for i in finish.nonzero()[0].tolist():
             if finish[i] == ERROR:
                 failed.append(int(columns[EVENT_ID, i]))
-            self._residency.end_slot(int(slots[i]))
+            record = self._residency.table.records[slots[i]]
+            assert record is not None, slots[i]
+            self._residency.end(record)
         return failed
 
     def _strays(self, columns: I64, tick: int, owner: I64, mine: B8, failed: list[int]) -> B8:

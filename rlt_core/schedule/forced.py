@@ -62,7 +62,7 @@ class Forced:
 
     def segment_end(self, start: int) -> int:
         """Where the cells that may share a chunk with row `start` end."""
-        rules, end = self.rules, len(self)
+        rules, end = self.rules, len(self.tokens)
         if start < self.border and (rules.drops or rules.serial != rules.by_position):
             end = min(self.border, end)
         if rules.alone and self.exit_at is not None:

@@ -23,6 +23,7 @@ class ModelOptions:
 
     def __init__(self, plan: Plan, max_len: int) -> None:
         self._model, self._specs = plan.model.id, plan.model.options
+        self.declared = bool(self._specs)  # whether the model has any
         # The state seed has a column of its own (SlotParams.state_seed).
         self._scalars = [s for s in self._specs if s.kind in _DTYPES and s.name != STATE_SEED]
         self._tables = [spec.name for spec in self._specs if spec.kind == "table"]
@@ -52,10 +53,8 @@ class ModelOptions:
                 return spec.name
         return None
 
-    def columns(self, records: Sequence[Record]) -> OptionColumns | None:
-        """The options of requests that have just got their slots; None for a model without any."""
-        if not self._specs:
-            return None
+    def columns(self, records: Sequence[Record]) -> OptionColumns:
+        """The options of requests that have just got their slots."""
         places = [place for record in records for place in (record.tables or {}).items()]
         return OptionColumns(
             scalars={

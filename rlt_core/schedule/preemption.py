@@ -26,7 +26,7 @@ class PageReserve:
         self._table, self._pages = table, pages
         self._most_growth = len(pages.columns) * pages.plan.table_rows
         self._plenty = self._most_growth * (2 + AHEAD // pages.plan.page_size)
-        self._due = 0  # the tick that must look at all rows again
+        self.due = 0  # the tick that must look at all rows again
 
     def secure(self, tick: int, num_in_flight: int) -> I64:
         """Reserve for `tick`, behind `num_in_flight` others; the slots that cannot go on.
@@ -35,16 +35,12 @@ class PageReserve:
         position + num_in_flight. When the pages do not suffice for that, only what is needed at
         the known position is given. The starved come back first in rank first.
         """
-        if tick < self._due:
-            return _NO_SLOTS
-        next_one = self._table.positions() + (num_in_flight + 1)
-        for ahead in (AHEAD, 0):
-            goal = np.minimum(next_one + ahead, self._table.cap)
-            short = (goal > self._pages.page_limit).nonzero()[0]
-            if ahead and not self._leaves_plenty(short, goal.take(short)):
-                continue
-            if not len(short) or self._pages.try_grow(short, goal.take(short)):
-                self._due = tick + ahead + 1
+        positions, pages = self._table.positions(), self._pages
+        for ahead, leaving in ((AHEAD, self._plenty), (0, 0)):
+            goal = np.minimum(positions + (num_in_flight + 1 + ahead), self._table.cap)
+            short = (goal > pages.page_limit).nonzero()[0]
+            if not len(short) or pages.try_extend(short, goal.take(short), leaving):
+                self.due = tick + ahead + 1
                 return _NO_SLOTS
         return self._secure_now()
 
@@ -56,7 +52,7 @@ class PageReserve:
         """A slot may grow from now on, up to `cap` positions; its row enters at `position` in the
         next tick at first."""
         if self._pages.page_limit[slot] < min(position + AHEAD + 1, cap):
-            self._due = 0
+            self.due = 0
 
     def leaves_headroom(self, num_pages: int) -> bool:
         """Whether, after `num_pages` of the free ones, every resident that may grow can do so
@@ -70,9 +66,6 @@ class PageReserve:
     def victim(self) -> int:
         """The slot to give up first: last in priority, then the latest arrival."""
         return int(self._table.ranked(self._table.residents())[-1])
-
-    def _leaves_plenty(self, slots: I64, goals: I64) -> bool:
-        return self.has_plenty(int(self._pages.pages_needed(slots, goals).sum()))
 
     def _secure_now(self) -> I64:
         table, pages = self._table, self._pages

@@ -36,38 +36,25 @@ class Cell(msgspec.Struct, eq=False):
     end: int
     last: int
 
-    @property
-    def has_targets(self) -> bool:
-        """Whether logprobs of known tokens come out of it."""
-        return self.forced.target is not None
-
 
 class PromptCells:
     """Cells in progress over P places, of requests of up to max_len positions.
 
-    longest: the most positions that a row in progress sees.
+    running: the cells in progress. longest: the most positions that one of their rows sees.
     """
 
     def __init__(self, num_places: int, max_len: int) -> None:
-        self.num_free = num_places
+        self.num_places = self.num_free = num_places
         self.longest = 0
         self._free = np.arange(num_places)
         self._positions = np.arange(max_len)
-        self._cells: list[Cell] = []
+        self.running: list[Cell] = []
         # Cells lie one after the other from head to tail; nothing is written twice.
         self._buffer: I64 = np.empty((8 * num_places, NUM_PROMPT_COLUMNS), np.int64)
         self._head = self._tail = 0
         # A row of the prompt's rule that has no target, emits nothing and knows no next token.
         self._common: I64 = np.zeros(NUM_PROMPT_COLUMNS, np.int64)
         self._common[[KNOWN_NEXT, TARGET]] = -1
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows in progress."""
-        return len(self._free) - self.num_free
 
     def start(self, record: Record, forced: Forced, size: int, tick: int) -> None:
         """Begin the cell of a request's next `size` rows; its first loop runs in `tick`."""
@@ -87,19 +74,19 @@ class PromptCells:
             rows[max(forced.border - start, 0) :, RULE] = 1
         if forced.target is not None:
             rows[:, TARGET] = forced.target[start:end]
-        if end == len(forced):
+        if end == len(forced.tokens):
             if forced.emits:
                 rows[-1, EMIT] = 1
             else:
                 rows[-1, KNOWN_NEXT] = forced.known_next
         self.longest = max(self.longest, end)
-        self._cells.append(Cell(record, forced, rows, start, end, last))
+        self.running.append(Cell(record, forced, rows, start, end, last))
 
     def rows(self, tick: int) -> PromptRows:
         """The rows of `tick`: every cell in progress, one loop each."""
         rows = self._buffer[self._head : self._tail]
         starts = [0]
-        for cell in self._cells:
+        for cell in self.running:
             starts.append(starts[-1] + cell.end - cell.start)
         return PromptRows(tick=tick, columns=rows.T, cell_start=np.array(starts))
 
@@ -107,7 +94,7 @@ class PromptCells:
         """The cells whose last loop runs in `tick`; their places are free for the next one."""
         ended: list[Cell] = []
         kept: list[Cell] = []
-        for cell in self._cells:
+        for cell in self.running:
             (ended if cell.last == tick else kept).append(cell)
         if ended:
             self._remove(ended, kept)
@@ -115,13 +102,13 @@ class PromptCells:
 
     def drop(self, record: Record) -> None:
         """Give up the cell of a request that loses its slot."""
-        gone = [cell for cell in self._cells if cell.record is record]
+        gone = [cell for cell in self.running if cell.record is record]
         if gone:
-            self._remove(gone, [cell for cell in self._cells if cell.record is not record])
+            self._remove(gone, [cell for cell in self.running if cell.record is not record])
 
     def _remove(self, gone: list[Cell], kept: list[Cell]) -> None:
-        in_front = self._cells[: len(gone)] == gone
-        self._cells = kept
+        in_front = self.running[: len(gone)] == gone
+        self.running = kept
         for cell in gone:
             size = cell.end - cell.start
             self._free[self.num_free : self.num_free + size] = cell.rows[:, PLACE]
@@ -142,7 +129,7 @@ class PromptCells:
     def _renew(self) -> None:
         """A new buffer that begins with the cells in progress; ticks in flight keep the old."""
         buffer, at = np.empty_like(self._buffer), 0
-        for cell in self._cells:
+        for cell in self.running:
             size = cell.end - cell.start
             buffer[at : at + size] = cell.rows
             cell.rows = buffer[at : at + size]

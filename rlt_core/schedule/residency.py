@@ -75,18 +75,20 @@ class Residency:
     def place(self, record: Record, tick: int) -> bool:
         """Give a waiting request a slot and the pages of its prompt; False, and nothing happens,
         where there are none or residents could not grow afterwards."""
-        forced = record.forced = record.forced or self._forced(record)
+        forced = record.forced
+        if forced is None:
+            forced = record.forced = self._forced(record)
         drops = forced.rules.drops
         # Without a prompt no position needs the prompt's planes.
         has_prompt = forced.border > 0 or not drops
         rows = record.pages_prompt if has_prompt else record.pages_kept
         positions = _cover(record, forced)
-        if not self.reserve.leaves_headroom(self._columns(positions) * rows):
-            return False
         # Where planes are dropped after the prompt, what comes then costs less then.
         ahead = positions if drops else min(positions + AHEAD, record.need)
-        if self.reserve.has_plenty(self._columns(ahead) * rows):
+        if self.reserve.has_plenty(-(-ahead // self.config.page_size) * rows):
             positions = ahead
+        elif not self.reserve.leaves_headroom(-(-positions // self.config.page_size) * rows):
+            return False
         self.table.take(record)
         self.pages.admit(record.slot, record.request.loops, positions, has_prompt=has_prompt)
         self.counts.queued(tick - record.moved)
@@ -97,13 +99,13 @@ class Residency:
 
     def cell_ended(self, cell: Cell, tick: int) -> bool:
         """A cell's last loop is in `tick`; True when its request has no more."""
-        record, forced = cell.record, cell.forced
+        record, forced, length = cell.record, cell.forced, len(cell.forced.tokens)
         record.moved, record.next_start = tick, cell.end
         if forced.rules.drops and cell.end == forced.border:
             self.pages.drop_planes(record.slot)
-            self.table.cap[record.slot] = len(forced)
-            self.reserve.follow(record.slot, len(forced), len(forced))
-        if cell.end < len(forced):
+            self.table.cap[record.slot] = length
+            self.reserve.follow(record.slot, length, length)
+        if cell.end < length:
             self.counts.split_prompts += cell.start == 0
             self.prompts.append(record)
             return False
@@ -126,7 +128,7 @@ class Residency:
 
     def end(self, record: Record) -> None:
         """The request is done: finished, failed or aborted."""
-        if record.resident:
+        if record.slot >= 0:
             self._retire(record)
         else:
             self.waiting.withdraw()
@@ -138,12 +140,6 @@ class Residency:
     def withdraw(self, record: Record) -> None:
         """End a request from outside: an abort."""
         self.num_withdrawn += record.resident
-        self.end(record)
-
-    def end_slot(self, slot: int) -> None:
-        """The request in this slot has finished; its outputs need not be kept."""
-        record = self.table.records[slot]
-        assert record is not None, slot
         self.end(record)
 
     def _forced(self, record: Record) -> Forced:
@@ -168,9 +164,6 @@ class Residency:
         self.pages.free(slot)
         self.cleared.append(slot)
         record.forced = None
-
-    def _columns(self, positions: int) -> int:
-        return -(-positions // self.config.page_size)
 
 
 def _cover(record: Record, forced: Forced) -> int:

@@ -99,7 +99,7 @@ class Scheduler:
         """The next tick to submit; None when nothing can run before a result is applied."""
         if len(self._flights) >= self._config.ticks_in_flight:
             return None
-        starved = self._secure_pages()
+        starved = self._tick >= self._residency.reserve.due and self._secure_pages()
         plan = self._strategy.plan(self._view())
         if not starved:
             self._admit(plan.num_admissions)
@@ -130,7 +130,7 @@ class Scheduler:
     def _admit(self, most: int) -> None:
         residency = self._residency
         oldest_in_flight = self._flights[0].tick if self._flights else self._tick
-        for _ in range(min(most, residency.table.num_free)):
+        for _ in range(min(most, len(residency.table.free))):
             record = residency.waiting.head()
             # A preempted request's last outputs may still be in flight.
             if record is None or record.not_before >= oldest_in_flight:
@@ -141,8 +141,11 @@ class Scheduler:
 
     def _build(self, plan: StrategyPlan) -> TickInput | None:
         residency, table = self._residency, self._residency.table
-        decode = self._decode_slots(plan.decode_rows)
-        if not len(decode) and not len(residency.cells):
+        decode = table.decodes.nonzero()[0]
+        if len(decode) > plan.decode_rows:
+            decode = self._next_in_turn(decode, plan.decode_rows)
+        cells = residency.cells.running
+        if not cells and not len(decode):
             return None
         rows = residency.cells.rows(self._tick)
         num_chunks = self._num_chunks(decode)
@@ -165,7 +168,8 @@ class Scheduler:
             num_chunks=num_chunks,
         )
         residency.cleared, residency.admitted = [], []
-        self._count(decode, len(residency.cells))
+        residency.counts.ticks += 1
+        residency.counts.prompt_with_decode += len(decode) > 0 and len(cells) > 0
         self._end_cells(rows, flight)
         self._flights.append(flight)
         self._tick += 1
@@ -176,7 +180,7 @@ class Scheduler:
         residency, tick = self._residency, self._tick
         has_targets = False
         for cell in residency.cells.finish(tick):
-            has_targets |= cell.has_targets
+            has_targets |= cell.forced.target is not None
             if not residency.cell_ended(cell, tick):
                 continue
             if cell.record.request.kind == "score":
@@ -188,14 +192,10 @@ class Scheduler:
             if len(scored):
                 flight.score_slot, flight.score_position = rows.slot[scored], rows.position[scored]
 
-    def _decode_slots(self, most: int) -> I64:
-        table = self._residency.table
-        slots = table.decode_slots()
-        if len(slots) > most:
-            # Those that advanced longest ago, so that every row gets its turn.
-            oldest = np.argsort(table.moved(slots), kind="stable")[:most]
-            slots = np.sort(slots[oldest])
-        return slots
+    def _next_in_turn(self, slots: I64, most: int) -> I64:
+        """Those that advanced longest ago, so that every row gets its turn."""
+        oldest = np.argsort(self._residency.table.moved(slots), kind="stable")[:most]
+        return np.sort(slots[oldest])
 
     def _num_chunks(self, decode: I64) -> int:
         """Chunks of keys that cover every row."""
@@ -215,9 +215,9 @@ class Scheduler:
 
     def _view(self) -> StrategyView:
         residency = self._residency
-        num_free = residency.table.num_free
-        num_prompts = len(residency.prompts) + len(residency.cells)
-        seen = (num_free, num_prompts, len(residency.waiting))
+        num_free, num_waiting = len(residency.table.free), residency.waiting.num
+        num_prompts = len(residency.prompts) + len(residency.cells.running)
+        seen = (num_free, num_prompts, num_waiting)
         if seen != self._seen:
             self._seen = seen
             self._last_view = StrategyView(
@@ -225,12 +225,7 @@ class Scheduler:
                 num_free_slots=num_free,
                 num_decode_slots=self._config.num_slots - num_free - num_prompts,
                 num_prompt_requests=num_prompts,
-                num_waiting=len(residency.waiting),
+                num_waiting=num_waiting,
                 max_tick_tokens=self._config.num_places,
             )
         return self._last_view
-
-    def _count(self, decode: I64, num_cells: int) -> None:
-        counts = self._residency.counts
-        counts.ticks += 1
-        counts.prompt_with_decode += len(decode) > 0 and num_cells > 0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.runtime.batch import F32, I32, I64, NUM_BIAS, NUM_STOP_IDS, SlotParams
@@ -14,7 +12,6 @@ from rlt_core.schedule.options import ModelOptions
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest
 
-T = TypeVar("T", bound=np.generic)
 _UNUSED = (-1,) * NUM_STOP_IDS
 
 
@@ -28,20 +25,31 @@ class ParamBuilder:
 
     def build(self, records: Sequence[Record]) -> SlotParams:
         """Records that have just got their slots, in the order of the arrays' entries."""
+        ints, floats, prompts, outputs, has_bias = [], [], [], [], False
         for record in records:
-            record.params[0][0, 0] = record.slot
-        bias_ids, bias_values = _bias(records)
+            row = record.params
+            row[0][0, 0] = record.slot
+            ints.append(row[0])
+            floats.append(row[1])
+            prompts.append(record.request.prompt)
+            outputs.append(record.tokens)
+            has_bias = has_bias or bool(record.request.logit_bias)
+        bias_ids, bias_values = _bias(records) if has_bias else (None, None)
+        alone = len(records) == 1
         return SlotParams(
-            ints=_stack([record.params[0] for record in records]),
-            floats=_stack([record.params[1] for record in records]),
+            ints=ints[0] if alone else np.concatenate(ints),
+            floats=floats[0] if alone else np.concatenate(floats),
             bias_ids=bias_ids,
             bias_values=bias_values,
-            params={name: self._scalar(name, records) for name in self._scalars},
+            params=self._params(records) if self._scalars else {},
             trace=self._traces(records) if self._has_trace else None,
-            prompt_tokens=[record.request.prompt for record in records],
-            output_tokens=[record.tokens for record in records],
-            options=self._options.columns(records),
+            prompt_tokens=prompts,
+            output_tokens=outputs,
+            options=self._options.columns(records) if self._options.declared else None,
         )
+
+    def _params(self, records: Sequence[Record]) -> dict[str, F32]:
+        return {name: self._scalar(name, records) for name in self._scalars}
 
     def _scalar(self, name: str, records: Sequence[Record]) -> F32:
         default = self._scalars[name]
@@ -89,13 +97,7 @@ def param_rows(request: EngineRequest, max_position: int) -> tuple[I64, F32]:
     return np.array((ints,), np.int64), np.array((floats,), np.float32)
 
 
-def _stack(rows: list[NDArray[T]]) -> NDArray[T]:
-    return rows[0] if len(rows) == 1 else np.concatenate(rows)
-
-
-def _bias(records: Sequence[Record]) -> tuple[I64 | None, F32 | None]:
-    if not [True for record in records if record.request.logit_bias]:
-        return None, None
+def _bias(records: Sequence[Record]) -> tuple[I64, F32]:
     ids = np.full((len(records), NUM_BIAS), -1, np.int64)
     values = np.zeros((len(records), NUM_BIAS), np.float32)
     for i, record in enumerate(records):

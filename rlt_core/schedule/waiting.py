@@ -15,14 +15,11 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, int], Record]] = []
-        self._num = 0
-
-    def __len__(self) -> int:
-        return self._num
+        self.num = 0  # without those that were withdrawn
 
     def push(self, record: Record) -> None:
         heapq.heappush(self._heap, (record.rank, record))
-        self._num += 1
+        self.num += 1
 
     def head(self) -> Record | None:
         """The next request, left in place."""
@@ -34,8 +31,8 @@ class WaitingQueue:
     def pop(self) -> None:
         """Take the head out."""
         heapq.heappop(self._heap)
-        self._num -= 1
+        self.num -= 1
 
     def withdraw(self) -> None:
         """A waiting request's state became GONE."""
-        self._num -= 1
+        self.num -= 1
