@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from rlt_core.cli.bench_decode import decode
+from rlt_core.cli.bench_depth import depth
 from rlt_core.cli.options import AsJson
 from rlt_core.cli.output import print_columns, print_json
 
@@ -15,8 +17,8 @@ SLOTS = (16, 64, 256, 1024)
 def register(app: typer.Typer) -> None:
     """Add `rlt bench` to the command line."""
     group = typer.Typer(help="Measure parts of rlt on this machine.", no_args_is_help=True)
-    group.callback()(_bench)
-    group.command("host")(host)
+    for command in (host, decode, depth):
+        group.command(command.__name__)(command)
     app.add_typer(group, name="bench")
 
 
@@ -52,7 +54,3 @@ def host(
         for r in results
     ]
     print_columns([header, *rows])
-
-
-def _bench() -> None:
-    """A group of one command would otherwise be that command."""

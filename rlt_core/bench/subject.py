@@ -1,0 +1,213 @@
+"""What a benchmark measures: an engine in this process, sized for residents that all fit."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import torch
+
+from rlt_core.bench.machine import free_bytes
+from rlt_core.bench.prompts_first import STRATEGIES, after_prompts, with_bench
+from rlt_core.bench.timed_executor import TimedExecutor
+from rlt_core.bench.traffic import Traffic, measure_traffic
+from rlt_core.contract.errors import CapacityError, OptionError, UnknownNameError
+from rlt_core.contract.protocols import KVLayout
+from rlt_core.kv.accounting import plan_kv, request_pages
+from rlt_core.kv.plan import KVPlan
+from rlt_core.plugins.loading import load_object
+from rlt_core.plugins.plan import Plan
+from rlt_core.plugins.registry import Registry
+from rlt_core.plugins.resolve import resolve
+from rlt_core.schedule.engine import Engine
+from rlt_core.schedule.scheduler import Scheduler
+from rlt_core.stage.build import Parts, build_parts, check_device
+from rlt_core.stage.config import StageConfig
+
+# Positions beyond a request's end for which the host may hold pages: ticks in flight.
+AHEAD = 8
+CUDA_ROWS, CPU_ROWS = 2048, 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The model and the choice of parts; None asks the system to pick.
+
+    model: a folder, an installed model's id, or None for the demo. random_weights: the seed of
+    weights that are drawn instead of read. num_rows: prompt rows in progress.
+    """
+
+    model: str | None = None
+    random_weights: int | None = None
+    strategy: str = "refill"
+    exit_policy: str = "fixed"
+    kv_layout: str | None = None
+    attention: str | None = None
+    ops: dict[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    dtype: str | None = None
+    exact: bool = True
+    graphs: bool | None = None
+    page_size: int = 16
+    num_rows: int | None = None
+    ignore_config: tuple[str, ...] = ()
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.startswith("cuda")
+
+    def config(self) -> StageConfig:
+        """Without the sizes of residents and pool."""
+        rows = self.num_rows or (CUDA_ROWS if self.on_gpu else CPU_ROWS)
+        return StageConfig(
+            model_path=self.model,
+            random_weights=self.random_weights,
+            strategy=self.strategy,
+            exit_policy=self.exit_policy,
+            kv_layout=self.kv_layout,
+            attention=self.attention,
+            ops=self.ops,
+            device=self.device,
+            dtype=self.dtype,
+            exact=self.exact,
+            graphs=self.graphs,
+            page_size=self.page_size,
+            num_rows=rows,
+            ignore_config=self.ignore_config,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Positions of one resident: its prompt, and the most that it will ever have."""
+
+    prompt: int
+    total: int
+
+
+@dataclass(slots=True)
+class Subject:
+    """An engine and what is known of it."""
+
+    parts: Parts
+    engine: Engine
+    executor: TimedExecutor
+    traffic: Traffic
+
+    @property
+    def plan(self) -> Plan:
+        """The resolved choice."""
+        return self.parts.plan
+
+
+def check_setting(setting: Setting, registry: Registry) -> Plan:
+    """The plan of a setting, before anything is measured. Raises RltErrors."""
+    if setting.strategy not in STRATEGIES:
+        raise UnknownNameError("strategy of a benchmark", setting.strategy, STRATEGIES)
+    plan = resolve(setting.config().choice(), registry)
+    check_device(plan.device)
+    return plan
+
+
+def check_length(plan: Plan, option: str, value: int, total: int) -> None:
+    """Raise OptionError where a request of `total` positions is more than the model has."""
+    most = plan.shape.max_positions
+    if total > most:
+        reason = f"a request would have {total:,} positions, and the model has {most:,}"
+        raise OptionError(option, value, reason, "Fix: a smaller --context or --new-tokens")
+
+
+@contextmanager
+def opened(setting: Setting, lengths: Sequence[Lengths], registry: Registry) -> Iterator[Subject]:
+    """A subject with a slot and all pages for every resident; its memory is free afterwards.
+
+    Raises CapacityError when the pool, or what is computed beside it, does not fit.
+    """
+    plan = check_setting(setting, registry)
+    _free(torch.device(plan.device))  # what an earlier failure still held
+    kv = _kv(setting, plan)
+    num_pages = 1 + sum(
+        request_pages(kv, plan.max_depth, one.prompt, one.total + AHEAD) for one in lengths
+    )
+    _check_memory(plan, kv, num_pages)
+    try:
+        subject = _build(_sized(setting, lengths, num_pages), with_bench(registry))
+        yield subject
+        subject.engine.close()
+        del subject
+    except torch.OutOfMemoryError as error:
+        text = str(error).partition(". ")[0]
+        raise CapacityError(f"{len(lengths)} residents do not fit: {text}") from None
+    _free(torch.device(plan.device))
+
+
+def setting_dict(setting: Setting, plan: Plan) -> dict[str, object]:
+    """What was chosen and what it became, for JSON; a folder by its last name."""
+    return {
+        "model": plan.model.id,
+        "folder": os.path.basename(os.path.normpath(str(Path(plan.choice.model_path or ".")))),
+        "random_weights": setting.random_weights,
+        "loops": plan.shape.loops,
+        "device": plan.device,
+        "dtype": plan.dtype,
+        "exact": plan.choice.exact,
+        "graphs": plan.graphs,
+        "kv_layout": plan.layout.id,
+        "exit_policy": plan.policy.id,
+        "exit_mode": plan.exit_mode,
+        "attention": plan.attention.id,
+        "ops": {op: spec.id for op, spec in sorted(plan.ops.items())},
+        "page_size": plan.choice.page_size,
+        "num_rows": setting.config().num_rows,
+    }
+
+
+def _sized(setting: Setting, lengths: Sequence[Lengths], num_pages: int) -> StageConfig:
+    """The setting's config with room for the residents."""
+    return msgspec.structs.replace(
+        replace(setting, strategy=after_prompts(setting.strategy)).config(),
+        num_slots=len(lengths),
+        max_len=max(one.total for one in lengths),
+        kv_pages=num_pages,
+    )
+
+
+def _build(config: StageConfig, registry: Registry) -> Subject:
+    parts = build_parts(config, registry)
+    executor = TimedExecutor(parts.executor)
+    engine = Engine(Scheduler(parts.plan, parts.sizes.engine, parts.kv), executor)
+    ops = parts.executor.services.ops
+    traffic = measure_traffic(parts.plan, parts.kv, parts.model, ops)
+    return Subject(parts, engine, executor, traffic)
+
+
+def _kv(setting: Setting, plan: Plan) -> KVPlan:
+    layout: KVLayout = load_object(plan.layout.factory)()
+    return plan_kv(
+        plan.shape,
+        layout,
+        page_size=setting.page_size,
+        max_depth=plan.max_depth,
+        element_bytes=getattr(torch, plan.dtype).itemsize,
+    )
+
+
+def _check_memory(plan: Plan, kv: KVPlan, num_pages: int) -> None:
+    free, needed = free_bytes(torch.device(plan.device)), num_pages * kv.page_bytes
+    if free is not None and needed > free:
+        raise CapacityError(
+            f"the residents' KV takes {needed / 2**30:,.1f} GiB, and {plan.device} has "
+            f"{free / 2**30:,.1f} GiB free\nFix: fewer residents, or a smaller --context"
+        )
+
+
+def _free(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,114 @@
+"""The results of a benchmark on their way out: JSON lines or a table, and a bar until then."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from rlt_core.contract.errors import CapacityError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from rlt_core.bench.spread import Spread
+    from rlt_core.bench.subject import Setting
+    from rlt_core.plugins.plan import Plan
+    from rlt_core.plugins.registry import Registry
+
+
+class Recorder:
+    """Where results go: JSON lines as they come, or kept for a table. What does not fit is said."""
+
+    def __init__(
+        self, bench: str, setting: Setting, plan: Plan, registry: Registry, as_json: bool
+    ) -> None:
+        import torch
+
+        from rlt_core.bench.machine import machine, versions
+        from rlt_core.bench.subject import setting_dict
+
+        self._setting = setting_dict(setting, plan)
+        self._machine = machine(torch.device(plan.device))
+        self._head = {
+            "bench": bench,
+            "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            "command": shlex.join(["rlt", *sys.argv[1:]]),
+            "machine": self._machine,
+            "versions": versions(registry),
+        }
+        self._as_json = as_json
+        self._skipped: list[str] = []
+
+    def add(self, settings: Mapping[str, object], result: Mapping[str, object]) -> None:
+        """One result, with what was set beside the model's own setting."""
+        if result.get("halts"):
+            sys.stderr.write(
+                f"rows parked or requests were preempted {result['halts']} times: the engine stood "
+                "still for want of pages, and the times are not a steady state's\n"
+            )
+        if self._as_json:
+            given = {**self._setting, **settings}
+            typer.echo(json.dumps({**self._head, "settings": given, "results": result}))
+
+    def skip(self, where: Mapping[str, object], error: CapacityError) -> None:
+        """A point that does not fit the machine: the others go on."""
+        # The error itself holds frames, and they the memory of an engine.
+        self._skipped.append(str(error))
+        self.add({}, {**where, "skipped": str(error)})
+        named = ", ".join(f"{key} {value}" for key, value in where.items())
+        sys.stderr.write(f"{named}: skipped, {str(error).splitlines()[0]}\n")
+
+    def end(self, num_results: int) -> None:
+        """Raise where nothing could be measured."""
+        if self._skipped and not num_results:
+            raise CapacityError(self._skipped[0])
+
+    def heading(self) -> str:
+        """Model, machine and the parts that were taken."""
+        s, m = self._setting, self._machine
+        where = m.get("gpu", f"{m['cpu']}, {m['cores']} cores")
+        weights = "" if s["random_weights"] is None else ", random weights"
+        switches = f"exact {'on' if s['exact'] else 'off'}, graphs {'on' if s['graphs'] else 'off'}"
+        return (
+            f"{s['model']} ({s['folder']}){weights}, {s['loops']} loops, {s['dtype']}, "
+            f"{s['kv_layout']}, attention {s['attention']}, {switches}; {where}"
+        )
+
+
+class Steps:
+    """A bar of so many steps."""
+
+    def __init__(self, bar: Progress, total: int) -> None:
+        self._bar, self._task = bar, bar.add_task("", total=total)
+
+    def begin(self, text: str) -> None:
+        """What is measured now."""
+        self._bar.update(self._task, description=text)
+
+    def done(self, num: int = 1) -> None:
+        """Steps that are behind."""
+        self._bar.advance(self._task, num)
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Steps]:
+    """A bar on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield Steps(bar, total)
+
+
+def spread(values: Spread, digits: int = 2) -> str:
+    """median (least to most)."""
+    low, mid, high = (f"{v:.{digits}f}" for v in (values.min, values.median, values.max))
+    return f"{mid} ({low} to {high})"
