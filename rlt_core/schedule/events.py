@@ -46,6 +46,8 @@ class Collector:
 
     def __init__(self, residency: Residency) -> None:
         self._residency = residency
+        # -1, which is no slot, finds the last entry; a comparison costs twice as much.
+        self._is_slot: B8 = np.arange(residency.config.num_slots, -1, -1) > 0
         self._endings: list[tuple[int, int]] = []  # (request id, finish) without a token
 
     @property
@@ -64,8 +66,8 @@ class Collector:
         # Before a first output in the same tick can end the request.
         score_ids = None if flight.score_slot is None else self._score_ids(flight)
         slots = out.columns[EVENT_SLOT]
-        places = (slots >= 0).nonzero()[0]
-        slots = slots[places]
+        places = self._is_slot[slots].nonzero()[0]
+        slots = slots.take(places)
         self._count(out, len(places) - flight.num_firsts)
         columns = out.columns.take(places, 1)
         if flight.num_withdrawn == self._residency.num_withdrawn:
@@ -84,7 +86,7 @@ class Collector:
 
     def _all_mine(self, out: TickOutput, columns: I64, places: I64, slots: I64) -> Events:
         """Every output's request is still in its slot."""
-        columns[EVENT_ID] = self._residency.table.request_id[slots]
+        columns[EVENT_ID] = self._residency.table.request_id.take(slots)
         failed = self._advance(slots, columns, out.tick)
         return _events(out, columns, places, failed)
 

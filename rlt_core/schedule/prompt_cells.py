@@ -88,7 +88,7 @@ class PromptCells:
         starts = [0]
         for cell in self.running:
             starts.append(starts[-1] + cell.end - cell.start)
-        return PromptRows(tick=tick, columns=rows.T, cell_start=np.array(starts))
+        return PromptRows(tick=tick, columns=rows.T, cell_start=np.array(starts, np.int64))
 
     def finish(self, tick: int) -> list[Cell]:
         """The cells whose last loop runs in `tick`; their places are free for the next one."""

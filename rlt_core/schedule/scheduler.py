@@ -32,8 +32,6 @@ from rlt_core.schedule.request import EngineRequest, Events, TickCounts
 from rlt_core.schedule.residency import Residency
 from rlt_core.schedule.slot_params import ParamBuilder
 
-_NO_SLOTS = np.zeros(0, np.int64)
-
 
 class Scheduler:
     """The host half of one stage: requests in, ticks out; results in, events out."""
@@ -45,6 +43,7 @@ class Scheduler:
         self._collector = Collector(self._residency)
         self._params = ParamBuilder(plan.policy.params, config.max_len, self._residency.options)
         self._flights: deque[Flight] = deque()
+        self._all_slots = np.arange(config.num_slots)
         self._tick = 0
         self._longest, self._chunks = 1, 1
         self._seen: tuple[int, int, int] | None = None  # what the last view was made of
@@ -160,7 +159,7 @@ class Scheduler:
             decode_slots=decode,
             page_limit=residency.pages.page_limit.copy(),
             admitted=admitted,
-            cleared=np.array(residency.cleared, np.int64),
+            cleared=self._slots(residency.cleared),
             table_at=changes[0],
             table_page=changes[1],
             freed_pages=freed,
@@ -174,6 +173,12 @@ class Scheduler:
         self._flights.append(flight)
         self._tick += 1
         return tick
+
+    def _slots(self, numbers: list[int]) -> I64:
+        """As an array; of one slot, which is usual, a part of one that is there."""
+        if len(numbers) == 1:
+            return self._all_slots[numbers[0] : numbers[0] + 1]
+        return np.array(numbers, np.int64)
 
     def _end_cells(self, rows: PromptRows, flight: Flight) -> None:
         """Follow the cells that end in this tick: what comes back of them, what is next."""
