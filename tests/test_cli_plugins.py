@@ -35,14 +35,15 @@ def _run(capsys: Capture, *argv: str) -> tuple[int, str, str]:
 
 
 def test_plugins_lists_who_declares_what(capsys: Capture) -> None:
-    """Guards the listing, skeletons included: they say that they declare nothing yet."""
+    """Guards the listing: what a plugin declares, its operators as a number."""
     code, out, err = _run(capsys, "plugins")
     assert (code, err) == (0, "")
     lines = {line.split()[0]: line for line in out.splitlines() if line and line[0] != " "}
     assert "models: ouro" in lines["ouro"]
     assert "models: nanbeige" in lines["nanbeige"]
     assert "models: huginn" in lines["huginn"]
-    assert "declares nothing yet" in lines["kernels"]
+    assert "attention backends: triton" in lines["kernels"]
+    assert "operators: 8 candidates (rlt plugins --ops)" in out
     assert "kv layouts: last_exited, shared, last_step" in lines["core"]
 
 

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from rlt_core.contract import AttentionSpec, Word, hookimpl
+from rlt_core.contract import AttentionSpec, OpSpec, Word, hookimpl
+
+_DTYPES = ("bfloat16", "float16", "float32")
+_CAPABILITY = (8, 0)
+_PRIORITY = 10
+# Operator -> the module that has it.
+_OPS = {
+    "embed": "embed",
+    "linear": "products",
+    "rms_norm": "norms",
+    "add_rms_norm": "norms",
+    "norm_add_norm": "norms",
+    "add_norm": "norms",
+    "silu_mul": "silu",
+    "linear_silu_mul": "products",
+}
 
 
 @hookimpl
@@ -13,11 +28,27 @@ def rlt_attention_backends() -> list[AttentionSpec]:
             summary="exact attention on a GPU: paged, split over programs, one chunk rule",
             factory="rlt_kernels.attention.backend:TritonAttention",
             devices=("cuda",),
-            dtypes=("bfloat16", "float16", "float32"),
-            capability=(8, 0),
-            priority=10,
-            provides=frozenset(
-                {Word.EXACT, Word.SPLIT_PLANES, Word.STORE_FALSE, Word.HIDDEN_KEYS}
-            ),
+            dtypes=_DTYPES,
+            capability=_CAPABILITY,
+            priority=_PRIORITY,
+            provides=frozenset({Word.EXACT, Word.SPLIT_PLANES, Word.STORE_FALSE, Word.HIDDEN_KEYS}),
         )
+    ]
+
+
+@hookimpl
+def rlt_ops() -> list[OpSpec]:
+    return [
+        OpSpec(
+            id=f"triton.{op}",
+            op=op,
+            factory=f"rlt_kernels.{module}:{op}",
+            devices=("cuda",),
+            dtypes=_DTYPES,
+            exact=True,
+            capability=_CAPABILITY,
+            priority=_PRIORITY,
+            provides=frozenset({Word.NUM_ROWS} if module == "products" else ()),
+        )
+        for op, module in _OPS.items()
     ]

@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from rlt_kernels.launch import RowLaunch, RowShape, aligned, can_overlap, check_dtype, misfit
 from rlt_kernels.rows import inside_rows, own_rows, places
 
-# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,possibly-undefined"
 
 _POINTERS = ("x", "residual", "w_post", "w_next", "out", "total")
 _NUMBERS = ("R", "x_stride", "head_stride", "residual_stride")
