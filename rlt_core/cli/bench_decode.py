@@ -95,7 +95,8 @@ def decode(
         check_length(plan, "--context", point.context, point.context + new_tokens)
     if profile and not setting.on_gpu:
         raise OptionError("--profile", device, "it watches a GPU", "Fix: --device cuda")
-    recorder = Recorder("decode", setting, plan, registry, as_json)
+    given = {"strategy": strategy, "repeat": repeat, "seed": seed}
+    recorder = Recorder("decode", setting, plan, registry, given, as_json=as_json)
     results = []
     with progress(len(points)) as steps:
         bandwidth = read_bandwidth(torch.device(plan.device))
@@ -117,7 +118,7 @@ def decode(
             finally:
                 steps.done()
             results.append(found)
-            recorder.add({"strategy": strategy, "repeat": repeat, "seed": seed}, found.as_dict())
+            recorder.add(found.as_dict())
     recorder.end(len(results))
     if not as_json:
         typer.echo(recorder.heading())

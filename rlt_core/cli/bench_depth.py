@@ -129,7 +129,8 @@ def depth(
     ]
     sources = [] if no_exit else _sources(distribution, depths, plan.shape.loops, seed)
     windows = num_windows(len(sources), repeat, no_exit=no_exit)
-    recorder = Recorder("no-exit" if no_exit else "depth", setting, plan, registry, as_json)
+    name, given = "no-exit" if no_exit else "depth", {"repeat": repeat, "seed": seed}
+    recorder = Recorder(name, setting, plan, registry, given, as_json=as_json)
     results: list[DepthResult | NoExitResult] = []
     with progress(windows * len(loads)) as steps:
         bench = DepthBench(setting, plan, registry, repeat=repeat, told=steps.done)
@@ -143,7 +144,7 @@ def depth(
                 steps.done(windows)
                 continue
             for result in found:
-                recorder.add({"repeat": repeat, "seed": seed}, result.as_dict())
+                recorder.add(result.as_dict())
             results += found
     recorder.end(len(results))
     if not as_json:

@@ -24,17 +24,25 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Where results go: JSON lines as they come, or kept for a table. What does not fit is said."""
+    """Prints results as JSON lines when they come, and says what was left out. `given` stands
+    among the settings, beside the model and its parts."""
 
     def __init__(
-        self, bench: str, setting: Setting, plan: Plan, registry: Registry, as_json: bool
+        self,
+        bench: str,
+        setting: Setting,
+        plan: Plan,
+        registry: Registry,
+        given: Mapping[str, object],
+        *,
+        as_json: bool,
     ) -> None:
         import torch
 
         from rlt_core.bench.machine import machine, versions
         from rlt_core.bench.subject import setting_dict
 
-        self._setting = setting_dict(setting, plan)
+        self._setting = {**setting_dict(setting, plan), **given}
         self._machine = machine(torch.device(plan.device))
         self._head = {
             "bench": bench,
@@ -46,22 +54,21 @@ class Recorder:
         self._as_json = as_json
         self._skipped: list[str] = []
 
-    def add(self, settings: Mapping[str, object], result: Mapping[str, object]) -> None:
-        """One result, with what was set beside the model's own setting."""
+    def add(self, result: Mapping[str, object]) -> None:
+        """One result."""
         if result.get("halts"):
             sys.stderr.write(
                 f"rows parked or requests were preempted {result['halts']} times: the engine stood "
                 "still for want of pages, and the times are not a steady state's\n"
             )
         if self._as_json:
-            given = {**self._setting, **settings}
-            typer.echo(json.dumps({**self._head, "settings": given, "results": result}))
+            typer.echo(json.dumps({**self._head, "settings": self._setting, "results": result}))
 
     def skip(self, where: Mapping[str, object], error: CapacityError) -> None:
         """A point that does not fit the machine: the others go on."""
         # The error itself holds frames, and they the memory of an engine.
         self._skipped.append(str(error))
-        self.add({}, {**where, "skipped": str(error)})
+        self.add({**where, "skipped": str(error)})
         named = ", ".join(f"{key} {value}" for key, value in where.items())
         sys.stderr.write(f"{named}: skipped, {str(error).splitlines()[0]}\n")
 

@@ -1,0 +1,119 @@
+"""docs/performance.md is made of what the benchmarks print: fields, peers, points left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from docs import performance
+from rlt_core.bench.decode import DecodeResult, Point
+from rlt_core.bench.depth import Boundary, DepthResult, NoExitResult
+from rlt_core.bench.depth_runs import Load
+from rlt_core.bench.spread import Spread
+from rlt_core.bench.subject import Setting, check_setting
+from rlt_core.cli.bench_decode import table as decode_table
+from rlt_core.cli.bench_depth import table as depth_table
+from rlt_core.cli.bench_record import Recorder
+from rlt_core.contract.errors import CapacityError
+from rlt_core.plugins.registry import discover
+
+ONE, TWO = Spread.of([0.9, 1.0, 1.25]), Spread.of([2.0])
+DECODE = DecodeResult(
+    point=Point(context=8, batch=2, new_tokens=4),
+    token_ms=TWO,
+    prompt_s=ONE,
+    tokens_per_s=1000.0,
+    moved_bytes=1e9,
+    bandwidth=1e12,
+    host_share=0.25,
+    halts=0,
+    ticks=12,
+    gpu_idle=0.015,
+)
+LOAD = Load(context=8, width=2, new_tokens=4)
+DEPTH = DepthResult(
+    load=LOAD,
+    depths="gate",
+    mean_depth=2.0,
+    fixed_by="cohort",
+    fixed_ms=TWO,
+    cohort_ms=TWO,
+    refill_ms=ONE,
+    boundary=Boundary(loop_ms=0.5, boundary_ms=0.0),
+    bound=2.0,
+    halts=0,
+)
+NO_EXIT = NoExitResult(load=LOAD, cohort_ms=ONE, together_ms=ONE, spread_ms=TWO, halts=0)
+
+
+@pytest.fixture
+def records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder with what the commands print with --json."""
+    registry, setting = discover(), Setting()
+    plan = check_setting(setting, registry)
+    for bench, result in (("decode", DECODE), ("depth", DEPTH), ("no-exit", NO_EXIT)):
+        given = {"strategy": "refill"} if bench == "decode" else {}
+        recorder = Recorder(bench, setting, plan, registry, given, as_json=True)
+        recorder.add(result.as_dict())
+        recorder.skip({"context": 9, "batch": 3, "width": 3}, CapacityError("too big\nFix: none"))
+        lines = capsys.readouterr().out.splitlines()
+        (tmp_path / f"performance-{bench}.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def _rows(text: str) -> list[list[str]]:
+    """The cells of every table row that is no head."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines if line[2].isdigit()]
+
+
+def test_nothing_recorded_is_said(tmp_path: Path) -> None:
+    """Guards the page of a fresh clone."""
+    assert performance.decode(tmp_path) == performance.MISSING == performance.depth(tmp_path)
+    assert performance.no_exit(tmp_path) == performance.MISSING
+
+
+def test_decode_stands_beside_peers_of_its_shape_and_gpu(records: Path) -> None:
+    """Guards a comparison with another shape, another GPU or another batch."""
+    line = json.loads((records / "performance-decode.jsonl").read_text().splitlines()[0])
+    gpu = line["machine"] | {"gpu": "X", "driver": "1"}
+    (records / "performance-decode.jsonl").write_text(json.dumps(line | {"machine": gpu}) + "\n")
+    peers = [
+        {"bench": "peer", "engine": engine, "machine": {"gpu": name}, "settings": line["settings"]}
+        | {"results": {"context": 8, "batch": batch, "token_ms": 4.5}}
+        for engine, name, batch in (("same", "X", 2), ("far", "Y", 2), ("other", "X", 3))
+    ]
+    text = "\n".join(map(json.dumps, peers))
+    (records / "performance-peers.jsonl").write_text(text)
+    page = performance.decode(records)
+    (row,) = _rows(page)
+    assert row[:5] == ["8", "2", "2.00 (2.00 to 2.00)", "4.50", ""]
+    assert row[5:] == ["1,000", "1.00", "2.00", "1.00 (0.90 to 1.25)", "25%", "1.5%"]
+    assert "far" not in page
+    assert "strategy `refill`" in page
+    assert line["command"] in page
+
+
+def test_depth_and_no_exit_rows(records: Path) -> None:
+    """Guards the columns against each other's values, and points that did not fit."""
+    (row, left_out) = _rows(performance.depth(records))
+    assert row[2:5] == ["gate", "2.00", "2.00 (2.00 to 2.00) (cohort)"]
+    assert row[7:] == ["0.00", "2.000", "2.000", "100.0%", "1.000"]
+    assert left_out[:3] == ["9", "3", "does not fit: too big"]
+    assert [row[2] for row in _rows(performance.decode(records))] == [
+        "2.00 (2.00 to 2.00)",
+        "does not fit: too big",
+    ]
+    assert performance.decode(records).count("```sh") == 1
+    (row, _) = _rows(performance.no_exit(records))
+    assert (row[4], row[6]) == ("+0.0%", "+100.0%")
+
+
+def test_tables_for_people_have_a_cell_per_head() -> None:
+    """Guards columns that shift against their heads."""
+    for rows in (decode_table([DECODE]), depth_table([DEPTH]), depth_table([NO_EXIT])):
+        assert len({len(row) for row in rows}) == 1
+        assert len(rows) == 2
+    assert "1.5%" in decode_table([DECODE])[1]
