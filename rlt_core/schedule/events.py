@@ -71,7 +71,10 @@ class Collector:
         self._count(out, len(places) - flight.num_firsts)
         columns = out.columns.take(places, 1)
         if flight.num_withdrawn == self._residency.num_withdrawn:
-            events = self._all_mine(out, columns, places, slots)
+            # Every output's request is still in its slot.
+            columns[EVENT_ID] = self._residency.table.request_id.take(slots)
+            failed = self._advance(slots, columns, out.tick)
+            events = _events(out, columns, places, failed)
         else:
             events = self._some_mine(out, columns, places, slots, flight.owner[slots])
         if score_ids is not None:
@@ -83,12 +86,6 @@ class Collector:
     def flush(self, tick: int) -> Events:
         """What is to be told when no tick is in flight."""
         return self._with_endings(empty_events(tick))
-
-    def _all_mine(self, out: TickOutput, columns: I64, places: I64, slots: I64) -> Events:
-        """Every output's request is still in its slot."""
-        columns[EVENT_ID] = self._residency.table.request_id.take(slots)
-        failed = self._advance(slots, columns, out.tick)
-        return _events(out, columns, places, failed)
 
     def _some_mine(
         self, out: TickOutput, columns: I64, places: I64, slots: I64, owner: I64
