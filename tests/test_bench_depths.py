@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlt_core.bench.depth import Boundary
+from rlt_core.bench.boundary import Boundary
 from rlt_core.bench.depths import DISTRIBUTIONS, Full, Recorded, Synthetic
 from rlt_core.bench.gpu_idle import covered
 from rlt_core.contract.errors import OptionError

@@ -15,6 +15,7 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
+from rlt_core.bench import depth as depth_module
 from rlt_core.bench import subject as subject_module
 from rlt_core.bench.crowd import Crowd
 from rlt_core.bench.depth_runs import Load, Run, Runs, resident_lengths
@@ -114,8 +115,13 @@ def test_decode_gives_its_fields_and_depends_on_no_download(folder: Path) -> Non
     assert 0 < found["host_share"] <= 1
 
 
-def test_depth_gives_its_fields(folder: Path) -> None:
-    """Guards the speed-up against another base than fixed depth, and its share of the bound."""
+@pytest.mark.parametrize("has_one_loop", [True, False])
+def test_depth_gives_its_fields(
+    folder: Path, has_one_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the speed-up against another base than fixed depth, and its share of the bound; also
+    for a model that always takes its own loops, whose boundary is measured by exits at depth 1."""
+    monkeypatch.setattr(depth_module, "has_one_loop", lambda plan: has_one_loop)
     sizes = ("--context", "4", "--width", "2", "--new-tokens", "2", "--repeat", "1")
     found = _line("depth", "--random-weights", str(folder), "--distribution", "gate", *sizes)
     fixed, refill = found["fixed_ms"]["median"], found["refill_ms"]["median"]

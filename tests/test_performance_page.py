@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from docs import performance
+from rlt_core.bench.boundary import Boundary
 from rlt_core.bench.decode import DecodeResult, Point
-from rlt_core.bench.depth import Boundary, DepthResult, NoExitResult
+from rlt_core.bench.depth import DepthResult, NoExitResult
 from rlt_core.bench.depth_runs import Load
 from rlt_core.bench.spread import Spread
 from rlt_core.bench.subject import Setting, check_setting

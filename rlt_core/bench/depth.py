@@ -7,21 +7,22 @@ in it on average and the same positions are reached whatever the depths are. Wha
 the tokens that came out: milliseconds between tokens = window x N / tokens. Under the strategy
 `cohort`, warm-up and window last until the end of a round.
 
-1. fixed depth: all tokens at depth D, by the faster of cohort and refill
+1. fixed depth: policy `fixed`, by the faster of cohort and refill
 2. cohort with exits   3. refill with exits
 
 The work bound: a token costs its loops and the boundary (prelude, coda, head, sampling), so
 
     bound = (boundary + D) / (boundary + mean depth)     in loops, over fixed depth
 
-The boundary is measured: under `cohort` with all tokens at depth D a round of D loops has one
-boundary; requests of one loop (where the model takes other loops than its own, else all exits at
-depth 1) have a boundary in every tick, in which all leave. With t(D) and t(1) the milliseconds
+The boundary is measured: under `cohort` and `fixed` a round of D loops has one boundary; requests
+of one loop have one in every tick, in which all leave (where the model always takes its own loops:
+all exits replayed at D, and at 1). With t(D) and t(1) the milliseconds
 between tokens of both, a loop is (t(D) - t(1)) / (D - 1) and the boundary t(1) less a loop. An
 engine whose ticks do boundary work that nobody needs has the less boundary by this measure, and
 so the higher a bound.
 
-`--no-exit` measures refill against cohort at full depth, where nothing can be saved: together
+`--no-exit` measures refill against cohort at full depth, where nothing can be saved, replaying
+depth D under both: together
 (all rows in one phase, as cohort has them) and spread (one D-th of the rows leave in each tick).
 
     rlt bench depth --random-weights FOLDER --width 64 --context 1024 --distribution gate
@@ -29,9 +30,10 @@ so the higher a bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from rlt_core.bench.boundary import Boundary
 from rlt_core.bench.crowd import Window
 from rlt_core.bench.depth_runs import Load, Run, has_one_loop, opened_runs, resident_lengths
 from rlt_core.bench.depths import AtOne, Depths, Full
@@ -41,30 +43,7 @@ from rlt_core.contract.errors import OptionError
 from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import Registry
 
-FULL, ONE_LOOP = Run(Full()), Run(Full(), one_loop=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
-    """Milliseconds of a loop, and of the work that a token needs once."""
-
-    loop_ms: float
-    boundary_ms: float
-
-    @classmethod
-    def fit(cls, *, full_ms: float, one_ms: float, loops: int) -> Boundary:
-        """From the milliseconds between tokens at `loops` loops and at one."""
-        loop_ms = (full_ms - one_ms) / (loops - 1)
-        return cls(loop_ms=loop_ms, boundary_ms=max(0.0, one_ms - loop_ms))
-
-    @property
-    def loops(self) -> float:
-        """The boundary in loops."""
-        return self.boundary_ms / self.loop_ms if self.loop_ms > 0 else 0.0
-
-    def bound(self, loops: int, mean: float) -> float:
-        """The speed-up over fixed depth that exits with this mean depth can give at most."""
-        return (self.loops + loops) / (self.loops + mean)
+FULL, ONE_LOOP, AT_ONE = Run(Full()), Run(Full(), one_loop=True), Run(AtOne())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,32 +145,51 @@ class DepthBench:
     def measure(self, load: Load, sources: Sequence[Depths]) -> list[DepthResult]:
         """A result per source of depths. Raises CapacityError when the residents do not fit."""
         exits = [Run(source) for source in sources]
-        loops = self._plan.shape.loops
-        one = ONE_LOOP if has_one_loop(self._plan) else Run(AtOne())
-        cohort = self._windows("cohort", load, [FULL, one, *exits])
-        refill = self._windows("refill", load, [FULL, *exits])
-        full = {"cohort": _ms(cohort[0], load), "refill": _ms(refill[0], load)}
-        fixed_by = min(full, key=lambda name: full[name].median)
-        boundary = Boundary.fit(
-            full_ms=full["cohort"].median, one_ms=_ms(cohort[1], load).median, loops=loops
-        )
-        found = []
-        for source, in_cohort, in_refill in zip(sources, cohort[2:], refill[1:], strict=True):
-            mean = sum(w.depth * w.tokens for w in in_refill) / sum(w.tokens for w in in_refill)
-            result = DepthResult(
-                load=load,
-                depths=source.name,
-                mean_depth=mean,
-                fixed_by=fixed_by,
-                fixed_ms=full[fixed_by],
-                cohort_ms=_ms(in_cohort, load),
-                refill_ms=_ms(in_refill, load),
-                boundary=boundary,
-                bound=boundary.bound(loops, mean),
-                halts=_halts([*cohort, *refill]),
+        plain = has_one_loop(self._plan)
+        fixed = self._windows("cohort", load, [FULL, ONE_LOOP] if plain else [FULL], "fixed")
+        (refill_full,) = self._windows("refill", load, [FULL], "fixed")
+        probes = [] if plain else [FULL, AT_ONE]
+        cohort = self._windows("cohort", load, [*probes, *exits])
+        refill = self._windows("refill", load, exits)
+        full = {"cohort": _ms(fixed[0], load), "refill": _ms(refill_full, load)}
+        boundary = self._boundary(load, fixed if plain else cohort[:2])
+        halts = _halts([*fixed, refill_full, *cohort, *refill])
+        return [
+            self._result(load, source, full, boundary, in_cohort, in_refill, halts)
+            for source, in_cohort, in_refill in zip(
+                sources, cohort[len(probes) :], refill, strict=True
             )
-            found.append(result)
-        return found
+        ]
+
+    def _boundary(self, load: Load, windows: Sequence[Sequence[Window]]) -> Boundary:
+        """From windows at full depth and at one loop."""
+        full, one = (_ms(found, load).median for found in windows)
+        return Boundary.fit(full_ms=full, one_ms=one, loops=self._plan.shape.loops)
+
+    def _result(
+        self,
+        load: Load,
+        source: Depths,
+        full: Mapping[str, Spread],
+        boundary: Boundary,
+        cohort: Sequence[Window],
+        refill: Sequence[Window],
+        halts: int,
+    ) -> DepthResult:
+        fixed_by = min(full, key=lambda name: full[name].median)
+        mean = sum(w.depth * w.tokens for w in refill) / sum(w.tokens for w in refill)
+        return DepthResult(
+            load=load,
+            depths=source.name,
+            mean_depth=mean,
+            fixed_by=fixed_by,
+            fixed_ms=full[fixed_by],
+            cohort_ms=_ms(cohort, load),
+            refill_ms=_ms(refill, load),
+            boundary=boundary,
+            bound=boundary.bound(self._plan.shape.loops, mean),
+            halts=halts,
+        )
 
     def measure_no_exit(self, load: Load) -> NoExitResult:
         """Refill against cohort at full depth."""
@@ -205,12 +203,13 @@ class DepthBench:
             halts=_halts([cohort, together, spread]),
         )
 
-    def _windows(self, strategy: str, load: Load, runs: Sequence[Run]) -> list[list[Window]]:
+    def _windows(
+        self, strategy: str, load: Load, runs: Sequence[Run], policy: str = "trace"
+    ) -> list[list[Window]]:
         """The windows of every run, `repeat` of each; the repeats of all runs take turns."""
         windows: list[list[Window]] = [[] for _ in runs]
-        with opened_runs(
-            self._setting, self._plan, strategy, load, runs, self._registry
-        ) as measured:
+        setting = replace(self._setting, strategy=strategy, exit_policy=policy)
+        with opened_runs(setting, self._plan, load, runs, self._registry) as measured:
             for _ in range(self._repeat):
                 for run, mine in zip(runs, windows, strict=True):
                     mine.append(measured.measure(run))
@@ -218,9 +217,11 @@ class DepthBench:
         return windows
 
 
-def num_windows(sources: int, repeat: int, *, no_exit: bool) -> int:
+def num_windows(plan: Plan, sources: int, repeat: int, *, no_exit: bool) -> int:
     """How many windows a load takes."""
-    return repeat * (3 if no_exit else 3 + 2 * sources)
+    if no_exit:
+        return 3 * repeat
+    return repeat * ((3 if has_one_loop(plan) else 4) + 2 * sources)
 
 
 def _ms(windows: Sequence[Window], load: Load) -> Spread:

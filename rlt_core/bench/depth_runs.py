@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class Runs:
                 max_tokens=self._subject.parts.sizes.engine.max_len,
                 loops=loops,
                 max_loops=loops,
-                trace=trace,
+                trace=trace if plan.policy.id == "trace" else None,
                 num_logprobs=-1,
             )
             for index, (prompt, trace) in enumerate(
@@ -96,13 +96,11 @@ class Runs:
 
 @contextmanager
 def opened_runs(
-    setting: Setting, plan: Plan, strategy: str, load: Load, runs: Sequence[Run], registry: Registry
+    setting: Setting, plan: Plan, load: Load, runs: Sequence[Run], registry: Registry
 ) -> Iterator[Runs]:
-    """An engine under `strategy` with room for any of the runs."""
-    lengths = resident_lengths(plan, load, runs)
-    chosen = replace(setting, strategy=strategy, exit_policy="trace")
-    with opened(chosen, lengths, registry) as subject:
-        yield Runs(subject, load, in_step=strategy == "cohort")
+    """An engine with room for any of the runs; depths below full need the policy `trace`."""
+    with opened(setting, resident_lengths(plan, load, runs), registry) as subject:
+        yield Runs(subject, load, in_step=setting.strategy == "cohort")
 
 
 def resident_lengths(plan: Plan, load: Load, runs: Sequence[Run]) -> list[Lengths]:

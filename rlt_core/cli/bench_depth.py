@@ -128,7 +128,7 @@ def depth(
         for c, w in product(context or CONTEXTS, width or WIDTHS)
     ]
     sources = [] if no_exit else _sources(distribution, depths, plan.shape.loops, seed)
-    windows = num_windows(len(sources), repeat, no_exit=no_exit)
+    windows = num_windows(plan, len(sources), repeat, no_exit=no_exit)
     name, given = "no-exit" if no_exit else "depth", {"repeat": repeat, "seed": seed}
     recorder = Recorder(name, setting, plan, registry, given, as_json=as_json)
     results: list[DepthResult | NoExitResult] = []
