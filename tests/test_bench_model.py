@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rlt_core.bench import depth as depth_module
+from rlt_core.bench import depth_runs
 from rlt_core.bench import subject as subject_module
 from rlt_core.bench.crowd import Crowd
 from rlt_core.bench.depth_runs import Load, Run, Runs, resident_lengths
@@ -122,6 +123,7 @@ def test_depth_gives_its_fields(
     """Guards the speed-up against another base than fixed depth, and its share of the bound; also
     for a model that always takes its own loops, whose boundary is measured by exits at depth 1."""
     monkeypatch.setattr(depth_module, "has_one_loop", lambda plan: has_one_loop)
+    monkeypatch.setattr(depth_runs, "WARM_ROUNDS", 0)
     sizes = ("--context", "4", "--width", "2", "--new-tokens", "2", "--repeat", "1")
     found = _line("depth", "--random-weights", str(folder), "--distribution", "gate", *sizes)
     fixed, refill = found["fixed_ms"]["median"], found["refill_ms"]["median"]
@@ -134,8 +136,9 @@ def test_depth_gives_its_fields(
     assert 1 <= mean <= 4
 
 
-def test_no_exit_compares_refill_with_cohort(folder: Path) -> None:
+def test_no_exit_compares_refill_with_cohort(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the sign of the overhead; the table is what people read."""
+    monkeypatch.setattr(depth_runs, "WARM_ROUNDS", 0)
     sizes = ("--context", "4", "--width", "2", "--new-tokens", "1", "--repeat", "1", "--no-exit")
     result = _run("depth", "--random-weights", str(folder), *sizes)
     assert result.exit_code == 0, result.output

@@ -130,7 +130,8 @@ def opened(setting: Setting, lengths: Sequence[Lengths], registry: Registry) -> 
     Raises CapacityError when the pool, or what is computed beside it, does not fit.
     """
     plan = check_setting(setting, registry)
-    _free(torch.device(plan.device))  # what an earlier failure still held
+    if setting.on_gpu:
+        _free(torch.device(plan.device))  # what an earlier failure still held
     kv = _kv(setting, plan)
     num_pages = 1 + sum(
         request_pages(kv, plan.max_depth, one.prompt, one.total + AHEAD) for one in lengths
