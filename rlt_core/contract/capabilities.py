@@ -45,6 +45,10 @@ class Word(str, Enum):
     SPLIT_PLANES = "split_planes", "Rows of one launch may read different planes."
     STORE_FALSE = "store_false", "It can attend without writing the pool."
     HIDDEN_KEYS = "hidden_keys", "Keys that a layout hides count as absent: they weigh nothing."
+    NUM_ROWS = (
+        "num_rows",
+        "It takes the number of leading rows that matter, and leaves the others unwritten.",
+    )
 
 
 def promise(word: str) -> str:

@@ -21,7 +21,7 @@ from rlt_core.contract.specs import (
     PromptModeSpec,
     StrategySpec,
 )
-from rlt_core.plugins.kinds import OPERATORS, kind_of
+from rlt_core.plugins.kinds import OPERATORS, OPTIONAL_OPERATORS, kind_of
 from rlt_core.plugins.plan import Choice
 from rlt_core.plugins.registry import Registry, S
 
@@ -69,8 +69,8 @@ def check_options(choice: Choice) -> None:
         reason = "this version has no split stages; a stage does prompts and decoding"
         raise OptionError("--role", choice.role, reason, "Fix: --role unified")
     for op in choice.ops:
-        if op not in OPERATORS:
-            raise UnknownNameError("operator", op, OPERATORS)
+        if op not in (*OPERATORS, *OPTIONAL_OPERATORS):
+            raise UnknownNameError("operator", op, (*OPERATORS, *OPTIONAL_OPERATORS))
 
 
 def make_draft(choice: Choice, model: ModelSpec, shape: ModelShape, registry: Registry) -> Draft:
@@ -85,6 +85,8 @@ def make_draft(choice: Choice, model: ModelSpec, shape: ModelShape, registry: Re
         notes.append(f"dtype {dtype}: the checkpoint's own")
     attention = _pick_attention(registry, choice, shape, dtype, notes)
     ops = {op: _pick_op(registry, choice, op, dtype) for op in OPERATORS}
+    optional = {op: _pick_op(registry, choice, op, dtype) for op in OPTIONAL_OPERATORS}
+    ops |= {op: spec for op, spec in optional.items() if spec is not None}
     return Draft(
         choice=choice,
         model=model,

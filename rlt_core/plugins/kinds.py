@@ -58,6 +58,8 @@ OPERATORS = (
     "silu_mul",
     "linear_silu_mul",
 )
+# Those that a plan may do without: the runtime has its own way (contract.steps).
+OPTIONAL_OPERATORS = ("steps",)
 
 # Which side keeps a promise. A word that a plugin coined may be kept by any side.
 KEEPERS: dict[str, type[Spec]] = {
@@ -76,6 +78,7 @@ KEEPERS: dict[str, type[Spec]] = {
     Word.SPLIT_PLANES: AttentionSpec,
     Word.STORE_FALSE: AttentionSpec,
     Word.HIDDEN_KEYS: AttentionSpec,
+    Word.NUM_ROWS: OpSpec,
 }
 
 

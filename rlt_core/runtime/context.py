@@ -20,6 +20,7 @@ from rlt_core.contract.protocols import (
 )
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
 from rlt_core.kv.pool import DevicePool
+from rlt_core.runtime.operators import OperatorSet
 from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.philox import philox4x32
 from rlt_core.runtime.rope import RopeTables, prepare_qk
@@ -32,7 +33,7 @@ class Services:
     """What stays the same from launch to launch. `paged` is the attention backend where it walks
     page tables itself."""
 
-    ops: Operators
+    ops: OperatorSet
     attention: Attention
     paged: PagedAttention | None
     pool: DevicePool
@@ -57,6 +58,7 @@ class Rows:
     live: Tensor
     tiles: Tiles
     num_chunks: int
+    key_len: Tensor | None = None  # int64 [R + 1], when it has been made already
 
 
 class Launch:
@@ -71,19 +73,17 @@ class Launch:
         *,
         chained: tuple[Tensor, Tensor] | None = None,
         store: bool = True,
+        num_rows: Tensor | None = None,
     ) -> None:
+        """num_rows: int32 [1], when only the first so many rows matter."""
         self._services, self._rows, self._slots = services, rows, slots
+        self._ops = services.ops if num_rows is None else services.ops.limited(num_rows)
         self._chained, self._store = chained, store
         self._places: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
         self._page_rows: dict[tuple[str, int], Tensor] = {}
         self._hidden: Tensor | None = None
-        page_size = services.kv.page_size
-        # A finished slot may stand one past its last page: it writes nothing, but is indexed.
-        index = rows.position.div(page_size, rounding_mode="floor")
-        self._page_index = index.clamp(max=slots.tables.shape[2] - 1)
-        self._offset = rows.position.remainder(page_size)
-        seen = torch.where(rows.live, rows.position + 1, 0)
-        self._key_len = torch.nn.functional.pad(seen, (0, 1))
+        self._lengths = rows.key_len
+        self._at: tuple[Tensor, Tensor] | None = None
 
     @property
     def positions(self) -> Tensor:
@@ -98,7 +98,7 @@ class Launch:
     @property
     def ops(self) -> Operators:
         """The chosen operators."""
-        return self._services.ops
+        return self._ops
 
     def attend(
         self,
@@ -131,12 +131,12 @@ class Launch:
             pool=self._services.pool.view(track),
             unit=unit,
             write_page=write_page,
-            write_offset=self._offset,
+            write_offset=self._page_places()[1],
             tile_pages=tile_pages,
             tile_rows=self._rows.tiles.rows,
             row_tile=self._rows.tiles.row_tile,
             row_lane=self._rows.tiles.row_lane,
-            key_len=self._key_len,
+            key_len=self._key_len(),
             store=store and self._store,
             hidden=self._hidden_keys() if places.per_depth else None,
         )
@@ -205,7 +205,7 @@ class Launch:
             unit=unit,
             pages=tables.view(-1, tables.shape[2]),
             page_row=self._page_row(track, part),
-            key_len=self._key_len,
+            key_len=self._key_len(),
             num_single=rows.tiles.num_single,
             tile_first=rows.tiles.first[rows.tiles.num_single :],
             tile_len=rows.tiles.length[rows.tiles.num_single :],
@@ -225,6 +225,23 @@ class Launch:
             self._page_rows[key] = base
         return self._page_rows[key]
 
+    def _key_len(self) -> Tensor:
+        """int64 [R + 1]: positions that a row may see; 0 where it does nothing."""
+        if self._lengths is None:
+            seen = torch.where(self._rows.live, self._rows.position + 1, 0)
+            self._lengths = torch.nn.functional.pad(seen, (0, 1))
+        return self._lengths
+
+    def _page_places(self) -> tuple[Tensor, Tensor]:
+        """Where the rows' positions lie: (entry of a page table, place in the page), int64 [R]."""
+        if self._at is None:
+            size, position = self._services.kv.page_size, self._rows.position
+            # A finished slot may stand one past its last page: it writes nothing, but is indexed.
+            index = position.div(size, rounding_mode="floor")
+            most = self._slots.tables.shape[2] - 1
+            self._at = (index.clamp(max=most), position.remainder(size))
+        return self._at
+
     def _pages(self, track: TrackPlaces, part: int) -> tuple[Tensor, Tensor]:
         """(write page [R], pages of each tile [T, chunks, pages a chunk]) of one track part."""
         key = (track.name, part)
@@ -243,7 +260,7 @@ class Launch:
             write_row = torch.full_like(rows.slot, base)
             read_row = write_row[first]
         tables = self._slots.tables
-        page = tables[rows.slot, write_row, self._page_index].long()
+        page = tables[rows.slot, write_row, self._page_places()[0]].long()
         pages = tables[rows.slot[first], read_row][:, : rows.num_chunks * per_chunk].long()
         return (
             torch.where(rows.live, page, 0),

@@ -24,9 +24,12 @@ class Decider:
         *,
         full: bool,
         signals: frozenset[str],
+        may_exit: bool = True,
     ) -> None:
+        """may_exit: False when the policy never says that a row leaves."""
         self.model, self.slots, self.services = model, slots, services
         self.policy, self.full, self.signals = policy, full, signals
+        self.may_exit = may_exit
 
     def __call__(
         self, batch: Batch, state: Tensor, before: Tensor, ctx: Launch, t: TickTensors
@@ -34,7 +37,7 @@ class Decider:
         """(rows whose read-out is fixed by this loop, rows whose loops end now): bool [rows]."""
         s = self.slots
         says = torch.zeros_like(batch.live)
-        says[t.asks] = self._says(batch, state, before, ctx, t)
+        says[t.asks] = self.says(batch.rows(t.asks), state, before, ctx, t.asks, t)
         says = says & s.use_policy[batch.slot]
         most = s.int_params["max_loops"][batch.slot]
         least = s.int_params["min_loops"][batch.slot]
@@ -48,16 +51,24 @@ class Decider:
         done = batch.live & (batch.depth >= loops) if self.full else decided
         return decided, done
 
-    def _says(
-        self, batch: Batch, state: Tensor, before: Tensor, ctx: Launch, t: TickTensors
+    def says(
+        self,
+        asking: Batch,
+        state: Tensor,
+        before: Tensor,
+        ctx: Launch,
+        index: Tensor | None,
+        t: TickTensors,
     ) -> Tensor:
-        """What the policy says of the rows that ask it: bool [A]. Others leave by what is known."""
-        s, asking = self.slots, batch.rows(t.asks)
-        signals = {
-            name: values[t.asks] for name, values in self._signals(state, before, ctx).items()
-        }
+        """What the policy says of the rows that ask it: bool [A]. Others leave by what is known.
+
+        index int64 [A]: where those rows are in state and before; None: all of them ask."""
+        s, signals = self.slots, self._signals(state, before, ctx)
+        if index is not None:
+            signals = {name: values[index] for name, values in signals.items()}
+            state = state[index]
         if Word.LOGITS in self.signals:
-            signals["logits"] = self._peek_logits(asking, state[t.asks], t)
+            signals["logits"] = self._peek_logits(asking, state, t)
         kept = s.policy_rows(asking.home, asking.enters)
         params = s.row_params(asking.slot, asking.position)
         says, new = self.policy.decide(signals, kept, params, asking.depth)

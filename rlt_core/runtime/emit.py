@@ -67,7 +67,7 @@ class Emitter:
         slot = torch.cat((leave_slot, t.slot[t.finish][t.emit]))
         logits = model.head(state[emit], ctx)
         at = position[emit] + 1
-        sampled = self._sample(logits, slot, at)
+        sampled = self.sample(logits, slot, at)
         finish = self._advance(slot, at, sampled)
         self._resume(t)
         score = t.score + num_leave
@@ -84,7 +84,8 @@ class Emitter:
             counts=slot,
         )
 
-    def _sample(self, logits: Tensor, slot: Tensor, position: Tensor) -> Sampled:
+    def sample(self, logits: Tensor, slot: Tensor, position: Tensor) -> Sampled:
+        """Tokens for logits float32 [E, V] of slots [E], at positions [E] of the new tokens."""
         if not self.needs.full:
             return sample_plain(logits, self.needs.num_top)
         s = self.slots
@@ -121,16 +122,21 @@ class Emitter:
         s.token[slot], s.num_out[slot] = token, num_out
         # Empty places are the sentinel slot's: it stays at 0, or it would leave every table.
         s.position[slot] = torch.where(valid, position, 0)
-        if s.counts is not None:
-            ones = (valid & ~sampled.bad).to(s.counts.dtype)
-            s.counts.index_put_((slot, token.clamp(min=0)), ones, accumulate=True)
+        self.count(slot, sampled)
         return finish
+
+    def count(self, slot: Tensor, sampled: Sampled) -> None:
+        """Note the tokens for the penalties, where anybody has some."""
+        counts = self.slots.counts
+        if counts is not None:
+            ones = ((slot != self.slots.sentinel) & ~sampled.bad).to(counts.dtype)
+            counts.index_put_((slot, sampled.token.clamp(min=0)), ones, accumulate=True)
 
     def _resume(self, t: TickTensors) -> None:
         """Slots whose next token is known already (replay): no sampling, no event."""
         s = self.slots
         slot = t.slot[t.resume]
-        s.phase[slot] = READY
+        s.phase.index_fill_(0, slot, READY)
         s.token[slot] = t.known_next[t.resume]
         s.position[slot] = t.position[t.resume] + 1
 

@@ -17,9 +17,10 @@ from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import EngineConfig, TickInput, TickOutput
 from rlt_core.runtime.checked_model import CheckedModel
-from rlt_core.runtime.collect import Pending, results_of
+from rlt_core.runtime.collect import Pending, Results, results_of
 from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
+from rlt_core.runtime.decode_tick import DecodeTick
 from rlt_core.runtime.emit import Emitter
 from rlt_core.runtime.graphs import TickGraphs
 from rlt_core.runtime.operators import build_operators
@@ -29,6 +30,7 @@ from rlt_core.runtime.rope import RopeTables
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_inputs import TickInputs
+from rlt_core.runtime.tick_rows import TickTensors
 from rlt_core.runtime.tiles import TILE
 from rlt_core.runtime.upload import Upload
 
@@ -62,7 +64,15 @@ class Executor:
             tracks={track.name: track for track in kv.tracks},
         )
         full, signals = plan.exit_mode == "full", plan.policy.needs & _SIGNALS
-        decider = Decider(checked, self.slots, self.services, policy, full=full, signals=signals)
+        decider = Decider(
+            checked,
+            self.slots,
+            self.services,
+            policy,
+            full=full,
+            signals=signals,
+            may_exit=Word.VARIABLE_DEPTH in plan.policy.needs,
+        )
         self.program = TickProgram(
             checked,
             self.slots,
@@ -74,6 +84,9 @@ class Executor:
             full=full,
             min_leave=config.min_leave,
         )
+        self._decode = None
+        if "steps" in plan.ops:
+            self._decode = DecodeTick(self.program, _make(plan.ops["steps"].factory))
         self.inputs = TickInputs(
             config,
             self.device,
@@ -93,7 +106,7 @@ class Executor:
     def capture(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Capture graphs for ticks of decode rows; progress(done, of) after each of them."""
         with torch.inference_mode():
-            self._graphs = TickGraphs(self.program, self.config, self.inputs)
+            self._graphs = TickGraphs(self._run, self.slots, self.emitter, self.config, self.inputs)
             self._graphs.capture(progress)
 
     def submit(self, tick: TickInput) -> None:
@@ -105,12 +118,20 @@ class Executor:
             if results is None:
                 self._apply_pages(tick)
                 self.emitter.needs = needs
-                results = results_of(self.program(self.inputs(tick)))
+                results = self._run(self.inputs(tick))
             self._in_flight.append(Pending(tick.tick, results))
 
     def collect(self) -> TickOutput:
         """The oldest tick's results; waits for them."""
         return self._in_flight.popleft().wait()
+
+    def _run(self, t: TickTensors) -> Results:
+        """One tick: in fused steps where there are some and no prompt rows."""
+        if self._decode is None or t.has_prompt:
+            return results_of(self.program(t))
+        if isinstance(t.tick, int):
+            t.tick = torch.full((), t.tick, dtype=torch.int64, device=self.device)
+        return self._decode(t)
 
     def _apply(self, tick: TickInput) -> None:
         """What the host changed, in stream order before the tick's work."""

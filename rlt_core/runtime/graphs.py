@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from rlt_core.runtime.batch import NUM_PROMPT_COLUMNS, EngineConfig, PromptRows, TickInput
-from rlt_core.runtime.collect import Results, results_of
+from rlt_core.runtime.collect import Results
+from rlt_core.runtime.emit import Emitter
 from rlt_core.runtime.residents import Needs
-from rlt_core.runtime.tick import TickProgram
+from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick_inputs import TickInputs
 from rlt_core.runtime.tick_rows import TickTensors
 
@@ -31,8 +32,16 @@ class _Graph:
 class TickGraphs:
     """The captured ticks of one stage; capture() must have run before a tick."""
 
-    def __init__(self, program: TickProgram, config: EngineConfig, inputs: TickInputs) -> None:
-        self._program, self._slots, self._inputs = program, program.slots, inputs
+    def __init__(
+        self,
+        run: Callable[[TickTensors], Results],
+        slots: Slots,
+        emitter: Emitter,
+        config: EngineConfig,
+        inputs: TickInputs,
+    ) -> None:
+        """run: one tick, whose sampling follows emitter.needs."""
+        self._run, self._slots, self._emitter, self._inputs = run, slots, emitter, inputs
         self._rows = row_counts(config.num_slots)
         self._variants = variants(config.max_logprobs)
         self._chunks = config.table_width * config.page_size // 128
@@ -86,7 +95,7 @@ class TickGraphs:
 
     def _captured(self, rows: int, needs: Needs, pool: tuple[int, int]) -> _Graph:
         tensors = self._tensors(rows)
-        self._program.emitter.needs = needs
+        self._emitter.needs = needs
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -101,7 +110,7 @@ class TickGraphs:
         _, limits, _, at, page = torch.split(self._inbox, self._sizes)
         self._slots.page_limit[:-1] = limits
         self._slots.tables.view(-1)[at] = page.int()
-        return results_of(self._program(tensors))
+        return self._run(tensors)
 
     def _tensors(self, rows: int) -> TickTensors:
         """A tick of `rows` decode rows alone that reads the inbox."""

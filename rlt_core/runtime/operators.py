@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from rlt_core.contract.capabilities import Word
+from rlt_core.plugins.kinds import OPERATORS
 from rlt_core.plugins.loading import load_object
 
 if TYPE_CHECKING:
@@ -30,9 +33,19 @@ class OperatorSet:
     add_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
     linear_silu_mul: Callable[[Tensor, Tensor], Tensor]
+    counted: frozenset[str] = frozenset()
+
+    def limited(self, num_rows: Tensor) -> OperatorSet:
+        """The same operators for launches of which the first num_rows (int32 [1]) rows matter:
+        those that are `counted` leave the others' results unwritten."""
+        changes: dict[str, Any] = {
+            name: partial(getattr(self, name), num_rows=num_rows) for name in self.counted
+        }
+        return replace(self, **changes) if changes else self
 
 
 def build_operators(plan: Plan) -> OperatorSet:
     """The plan's candidates, loaded. Raises PluginError when one cannot be."""
-    names = [field.name for field in fields(OperatorSet)]
-    return OperatorSet(**{name: load_object(plan.ops[name].factory) for name in names})
+    found = {name: load_object(plan.ops[name].factory) for name in OPERATORS}
+    counted = (name for name in OPERATORS if Word.NUM_ROWS in plan.ops[name].provides)
+    return OperatorSet(**found, counted=frozenset(counted))

@@ -120,15 +120,15 @@ class Slots:
 
     def clear(self, slots: Tensor) -> None:
         """Empty slots whose request ended, was aborted or preempted."""
-        self.phase[slots] = EMPTY
-        self.tables[slots] = 0
+        self.phase.index_fill_(0, slots, EMPTY)
+        self.tables.index_fill_(0, slots, 0)
 
     def admit(self, new: SlotParams) -> None:
         """Put the parameters of new residents in place; they are in phase PROMPT."""
         at = self._upload(new.slot)
-        self.phase[at] = PROMPT
+        self.phase.index_fill_(0, at, PROMPT)
         if self.key_depth is not None:
-            self.key_depth[at] = self.config.max_depth
+            self.key_depth.index_fill_(0, at, self.config.max_depth)
         made = np.array([len(tokens) for tokens in new.output_tokens], np.int64)
         self.num_out[at] = self._upload(made)
         self._admit_numbers(new, at)
@@ -167,7 +167,8 @@ class Slots:
         if self.key_depth is not None:
             # The others write to the sentinel, so that no entry is written twice.
             at = torch.where(where, slot, self.sentinel)
-            self.key_depth[at, position] = self.config.max_depth if depth is None else depth
+            most = torch.full_like(position, self.config.max_depth)
+            self.key_depth[at, position] = most if depth is None else depth
 
     def _admit_numbers(self, new: SlotParams, at: Tensor) -> None:
         """The columns of SlotParams, brought over in two copies."""
@@ -209,12 +210,12 @@ class Slots:
         if self.counts is None and not new.uses_penalties.any():
             return
         counts, in_prompt = self._make_counts()
-        counts[at] = 0
-        in_prompt[at] = False
+        counts.index_fill_(0, at, 0)
+        in_prompt.index_fill_(0, at, False)
         # Per admitted request, never per row of a tick.
         for i in new.uses_penalties.nonzero()[0]:
             slot = int(new.slot[i])
-            in_prompt[slot, self._upload(new.prompt_tokens[i])] = True
+            in_prompt[slot].index_fill_(0, self._upload(new.prompt_tokens[i]), True)
             made = self._upload(new.output_tokens[i]).long()
             ones = torch.ones(len(made), dtype=torch.int32, device=self.device)
             counts[slot].index_add_(0, made, ones)
@@ -223,7 +224,7 @@ class Slots:
         if new.bias_ids is None and self.bias_ids is None:
             return
         bias_ids, bias_values = self._make_bias()
-        bias_ids[at] = -1
+        bias_ids.index_fill_(0, at, -1)
         if new.bias_ids is not None and new.bias_values is not None:
             bias_ids[at] = self._upload(new.bias_ids)
             bias_values[at] = self._upload(new.bias_values)

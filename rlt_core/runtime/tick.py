@@ -42,7 +42,7 @@ class TickProgram:
         self.model, self.slots, self.services = model, slots, services
         self.tables, self.decide, self.emitter = tables, decide, emitter
         self.entry, self.full, self.min_leave = entry, full, min_leave
-        self._fills = bool(tables.fill.any())  # read once, at build
+        self.fills = bool(tables.fill.any())  # read once, at build
 
     def __call__(self, t: TickTensors) -> Emitted:
         """Run the tick; events, scores and counts come back as device tensors."""
@@ -156,7 +156,7 @@ class TickProgram:
         if self.full:
             return
         s.note_depth(batch.slot, batch.position, batch.depth, decided)
-        if not self._fills:
+        if not self.fills:
             return
         loops = s.int_params["loops"][batch.slot]
         source, targets = self.tables.exits(batch.rule, loops, batch.depth, decided)

@@ -87,6 +87,8 @@ def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
     executor = Executor(plan, sizes.engine, kv, model, layout)
     services = executor.services
     self_test_exact(plan, services.ops, services.attention, executor.device)
+    if plan.graphs:
+        executor.capture()
     return Parts(plan=plan, kv=kv, sizes=sizes, model=model, executor=executor)
 
 

@@ -51,4 +51,15 @@ def rlt_ops() -> list[OpSpec]:
             provides=frozenset({Word.NUM_ROWS} if module == "products" else ()),
         )
         for op, module in _OPS.items()
+    ] + [
+        OpSpec(
+            id="triton.steps",
+            op="steps",
+            factory="rlt_kernels.steps.steps:TritonSteps",
+            devices=("cuda",),
+            dtypes=_DTYPES,
+            exact=True,
+            capability=_CAPABILITY,
+            priority=_PRIORITY,
+        )
     ]

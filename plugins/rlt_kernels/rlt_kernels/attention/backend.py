@@ -12,6 +12,7 @@ from rlt_core.contract.protocols import KVRows, PagedRows, Turn
 from rlt_kernels.attention.chunk import CHUNK
 from rlt_kernels.attention.decode import decode_kernel
 from rlt_kernels.attention.prompt import tile_kernel, write_kernel
+from rlt_kernels.launch import can_overlap
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +27,9 @@ class TritonAttention:
 
     tile_rows = 64
 
-    def __init__(self) -> None:
+    def __init__(self, programs: int = _PROGRAMS, warps: int = 4, stages: int = 1) -> None:
+        """programs: how many fill the chip; the others are the decode kernel's."""
+        self._programs, self._warps, self._stages = programs, warps, stages
         self._arrived: Tensor | None = None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, rows: KVRows, scale: float) -> Tensor:
@@ -76,7 +79,7 @@ class TritonAttention:
         num, groups, size = rows.num_single, k.shape[1], q.shape[2]
         rep = q.shape[1] // groups
         chunks = -(-rows.pages.shape[1] * rows.pool.shape[3] // CHUNK.value)
-        splits = num_splits(num * groups, chunks)
+        splits = num_splits(self._programs // (num * groups), chunks)
         if splits > 1:
             parts = torch.empty(
                 (num, groups, chunks, rep, size + 2), dtype=torch.float32, device=q.device
@@ -92,6 +95,8 @@ class TritonAttention:
         cos, sin, rope, interleaved = _turn(turn, q)
         hides = rows.hidden is not None and rows.hidden_row is not None
         hidden = rows.hidden if hides else rows.key_len
+        pdl = can_overlap(q.device)
+        extra = {"launch_pdl": True} if pdl else {}
         decode_kernel[(num, groups, splits)](
             q, k, v, out, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
             hidden, rows.hidden_row if hides else rows.key_len, highest, total, mixed, arrived,
@@ -101,7 +106,7 @@ class TritonAttention:
             REP=rep, LANES=max(16, triton.next_power_of_2(rep)), D=size,
             DP=max(16, triton.next_power_of_2(size)), PAGE=rows.pool.shape[3], SPLITS=splits,
             ROPE=rope, INTERLEAVED=interleaved, STORE=rows.store, HIDES=hides, DOT="ieee",
-            STAGES=1, num_warps=4,
+            STAGES=self._stages, PDL=pdl, num_warps=self._warps, **extra,
         )  # fmt: skip
 
     def _cells(
@@ -145,9 +150,10 @@ class TritonAttention:
         return self._arrived
 
 
-def num_splits(programs: int, chunks: int) -> int:
-    """Over how many programs a row's chunks are spread: a power of two, whatever the lengths."""
-    wanted = max(1, min(chunks, _PROGRAMS // programs))
+def num_splits(room: int, chunks: int) -> int:
+    """Over how many programs a row's chunks are spread where there is room for so many of each
+    row and KV head: a power of two, whatever the lengths."""
+    wanted = max(1, min(chunks, room))
     return 1 << (wanted.bit_length() - 1)
 
 

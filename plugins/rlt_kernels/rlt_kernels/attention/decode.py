@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rlt_kernels.attention.chunk import CHUNK, attend_chunk, finished, key_offsets, merge
 from rlt_kernels.attention.turn import turned
@@ -15,15 +16,8 @@ _ANY = (
     "hidden_ptr",
     "hidden_row_ptr",
     "pages_ptr",
-    "page_stride",
-    "side_stride",
-    "position_stride",
     "pages_width",
-    "q_stride",
-    "k_stride",
-    "v_stride",
     "hidden_width",
-    "cos_stride",
 )
 
 
@@ -68,7 +62,10 @@ def decode_kernel(
     HIDES: tl.constexpr,
     DOT: tl.constexpr,
     STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    if PDL:
+        gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
     groups = tl.num_programs(1)
@@ -77,6 +74,8 @@ def decode_kernel(
     each = tl.cdiv(chunks, SPLITS)
     first = tl.program_id(2) * each
     last = tl.minimum(first + each, chunks)
+    if PDL:
+        gdc_wait()  # tables and lengths are older than the kernel in front, q, k and v are not
     if first >= last:
         return
 
@@ -96,11 +95,13 @@ def decode_kernel(
     v_own = tl.load(v_ptr + row * v_stride + group * D + d, mask=d < D, other=0.0)
     keys_ptr = pool_ptr + group * D
     if STORE:
+        # Read back below as any other key: what is loaded can go straight to shared memory.
         if last == chunks:
             page = tl.load(table_ptr + position // PAGE).to(tl.int64)
             own_ptr = keys_ptr + page * page_stride + (position % PAGE) * position_stride + d
             tl.store(own_ptr, k_own, mask=d < D)
             tl.store(own_ptr + side_stride, v_own, mask=d < D)
+        tl.debug_barrier()
 
     highest = tl.full((LANES,), float("-inf"), tl.float32)
     total = tl.zeros((LANES,), tl.float32)
@@ -108,21 +109,22 @@ def decode_kernel(
     place = (row * groups + group) * num_chunks
     for chunk in tl.range(first, last, num_stages=STAGES):
         n = chunk * CHUNK + tl.arange(0, CHUNK)
-        at = key_offsets(table_ptr, n, position, page_stride, position_stride, PAGE)
-        old = (n < position)[:, None] & (d < D)[None, :]
-        k = tl.load(keys_ptr + at[:, None] + d[None, :], mask=old, other=0.0)
-        v = tl.load(keys_ptr + side_stride + at[:, None] + d[None, :], mask=old, other=0.0)
-        own = (n == position)[:, None]
-        k = tl.where(own, k_own[None, :], k)
-        v = tl.where(own, v_own[None, :], v)
-        seen = n <= position
+        at = key_offsets(table_ptr, n, num_keys, page_stride, position_stride, PAGE)
+        seen = n < num_keys
         if HIDES:
             where = tl.load(hidden_row_ptr + row) * hidden_width + n
-            gone = tl.load(hidden_ptr + where, mask=n < num_keys, other=0) != 0
-            seen = seen & ~gone
-            # what is hidden may hold NaN, and 0 * NaN is NaN
-            k = tl.where(gone[:, None], 0.0, k)
-            v = tl.where(gone[:, None], 0.0, v)
+            seen = seen & (tl.load(hidden_ptr + where, mask=seen, other=1) == 0)
+        held = seen
+        if not STORE:
+            held = held & (n != position)
+        # what is not seen may hold NaN, and 0 * NaN is NaN
+        there = held[:, None] & (d < D)[None, :]
+        k = tl.load(keys_ptr + at[:, None] + d[None, :], mask=there, other=0.0)
+        v = tl.load(keys_ptr + side_stride + at[:, None] + d[None, :], mask=there, other=0.0)
+        if not STORE:
+            own = (n == position)[:, None]
+            k = tl.where(own, k_own[None, :], k)
+            v = tl.where(own, v_own[None, :], v)
         visible = tl.broadcast_to(seen[None, :], (LANES, CHUNK))
         c_highest, c_total, c_mixed = attend_chunk(q, k, v, visible, scale, DOT)
         if SPLITS == 1:

@@ -18,15 +18,8 @@ _ANY = (
     "tile_len_ptr",
     "pages_ptr",
     "first_row",
-    "page_stride",
-    "side_stride",
-    "position_stride",
     "pages_width",
-    "q_stride",
-    "k_stride",
-    "v_stride",
     "hidden_width",
-    "cos_stride",
 )
 _PLAIN = ("hidden_width", "pages_width", "first_row")
 
