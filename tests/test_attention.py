@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,84 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlt_core.contract.protocols import KVRows
 from rlt_core.runtime.attention_torch import TorchAttention
 from rlt_core.runtime.tiles import TILE
+from tests.attention_scenes import ALONE, LENGTH, Memory, Text, dense, equal, in_tiles
 from tests.selection import mostly_slow
 
-LENGTH = 300
 DTYPES = (torch.float32, torch.bfloat16)
 # query heads, KV heads, head size
 HEADS = ((4, 4, 16), (4, 2, 12), (6, 1, 32), (1, 1, 8), (3, 3, 10))
-
-
-@dataclass(frozen=True)
-class Text:
-    """One request's rotated q, k and v at every position."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-
-    @classmethod
-    def random(cls, seed: int, heads: tuple[int, int, int], dtype: torch.dtype) -> Text:
-        print("seed", seed)
-        draw = torch.Generator().manual_seed(seed)
-        sizes = (heads[0], heads[1], heads[1])
-        return cls(*(torch.randn(LENGTH, n, heads[2], generator=draw).to(dtype) for n in sizes))
-
-
-class Memory:
-    """A pool whose free pages hold NaN, and one request's shuffled pages."""
-
-    def __init__(self, text: Text, page_size: int, seed: int, num_chunks: int = 3) -> None:
-        self.text, self.page_size, self.num_chunks = text, page_size, num_chunks
-        groups, size = text.k.shape[1:]
-        num_pages = num_chunks * 128 // page_size
-        self.pool = torch.full(
-            (num_pages + 5, 2, 2, page_size, groups, size), torch.nan, dtype=text.k.dtype
-        )
-        self.pool[0] = 0  # the sentinel
-        order = torch.randperm(num_pages + 4, generator=torch.Generator().manual_seed(seed)) + 1
-        self.pages = order[:num_pages]
-
-    def fill(self, stop: int) -> None:
-        """What earlier launches wrote: positions 0 .. stop - 1."""
-        where = torch.arange(stop)
-        page, offset = self.pages[where // self.page_size], where % self.page_size
-        self.pool[page, 1, 0, offset] = self.text.k[:stop]
-        self.pool[page, 1, 1, offset] = self.text.v[:stop]
-
-    def attend(self, tiles: Sequence[Sequence[int]], store: bool = True) -> dict[int, Tensor]:
-        """One launch; a tile is a list of positions. Returns {position: [H, d]}."""
-        positions = torch.tensor([p for tile in tiles for p in tile])
-        rows = self._rows(tiles, positions, store)
-        out = TorchAttention()(
-            self.text.q[positions], self.text.k[positions], self.text.v[positions], rows, 0.25
-        )
-        return dict(zip(positions.tolist(), out, strict=True))
-
-    def _rows(self, tiles: Sequence[Sequence[int]], positions: Tensor, store: bool) -> KVRows:
-        tile_rows = torch.full((len(tiles), TILE), len(positions))
-        row_tile, row_lane = torch.zeros_like(positions), torch.zeros_like(positions)
-        row = 0
-        for number, tile in enumerate(tiles):
-            for lane in range(len(tile)):
-                tile_rows[number, lane], row_tile[row], row_lane[row] = row, number, lane
-                row += 1
-        pages = self.pages.view(1, self.num_chunks, -1).expand(len(tiles), -1, -1)
-        return KVRows(
-            pool=self.pool,
-            unit=1,
-            write_page=self.pages[positions // self.page_size],
-            write_offset=positions % self.page_size,
-            tile_pages=pages,
-            tile_rows=tile_rows,
-            row_tile=row_tile,
-            row_lane=row_lane,
-            key_len=torch.nn.functional.pad(positions + 1, (0, 1)),
-            store=store,
-        )
 
 
 class Names(TorchDispatchMode):
@@ -103,24 +31,6 @@ class Names(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def dense(text: Text) -> Tensor:
-    """Causal attention in float64 [L, H, d]."""
-    repeat = text.q.shape[1] // text.k.shape[1]
-    k, v = (x.double().repeat_interleave(repeat, dim=1) for x in (text.k, text.v))
-    scores = torch.einsum("qhd,khd->hqk", text.q.double(), k) * 0.25
-    scores.masked_fill_(torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1), -torch.inf)
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
-
-
-def in_tiles(start: int, stop: int, size: int = TILE) -> list[list[int]]:
-    """Consecutive positions, `size` to a tile."""
-    return [list(range(s, min(s + size, stop))) for s in range(start, stop, size)]
-
-
-# around the borders of pages and chunks
-ALONE = (*range(18), 31, 32, 100, *range(124, 132), 199, 200, 255, 256, 257, 298, 299)
-
-
 def decoded(text: Text) -> dict[int, Tensor]:
     """Positions alone, each when only the earlier ones are stored."""
     memory = Memory(text, 16, 0)
@@ -129,17 +39,6 @@ def decoded(text: Text) -> dict[int, Tensor]:
         memory.fill(position)
         out |= memory.attend([[position]])
     return out
-
-
-def equal(found: dict[int, Tensor], wanted: dict[int, Tensor]) -> bool:
-    """Bits, the sign of zero included, at the positions that both have."""
-    kind = {torch.float32: torch.int32, torch.bfloat16: torch.int16}
-    both = found.keys() & wanted.keys()
-    assert both
-    return all(
-        torch.equal(found[p].view(kind[found[p].dtype]), wanted[p].view(kind[found[p].dtype]))
-        for p in both
-    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -236,7 +135,7 @@ def test_rows_that_see_nothing_are_zero() -> None:
     """A row without a request (key_len 0) must not breed NaN from poisoned pages."""
     text = Text.random(6, (2, 1, 16), torch.float32)
     memory = Memory(text, 16, 6)
-    rows = memory._rows([[0], [1]], torch.tensor([0, 1]), True)
+    rows = memory.rows([[0], [1]], torch.tensor([0, 1]), True)
     rows.key_len.zero_()
     out = TorchAttention()(text.q[:2], text.k[:2], text.v[:2], rows, 0.25)
     assert torch.equal(out, torch.zeros_like(out))
@@ -249,7 +148,7 @@ def test_operator_count_is_the_same_for_any_rows() -> None:
     for tiles in ([[0]], in_tiles(0, 8), in_tiles(0, 256), [[p] for p in range(40)]):
         memory, mode = Memory(text, 16, 7), Names()
         positions = torch.tensor([p for tile in tiles for p in tile])
-        rows = memory._rows(tiles, positions, True)
+        rows = memory.rows(tiles, positions, True)
         parts = (text.q[positions], text.k[positions], text.v[positions])
         with mode:
             TorchAttention()(*parts, rows, 0.25)

@@ -15,51 +15,11 @@ from rlt_core.contract.errors import PluginError
 from rlt_core.kv.accounting import plan_kv
 from rlt_core.kv.layouts import check_tables
 from rlt_core.runtime.executor import Executor
+from tests.attention_scenes import LENGTH, Hiding, Memory, Text, dense_row, hide, in_tiles
 from tests.engines import Setup, build, greedy, run_alone
 from tests.plugin_kit import ALL, attention, candidate, conflict_of, model, registry_of
-from tests.test_attention import LENGTH, Memory, Text, in_tiles
 
 HEADS = (4, 2, 12)
-
-
-def hide(text: Text, seed: int) -> Tensor:
-    """bool [positions]: half of the keys, with 128 .. 255 (a whole chunk) and position 0."""
-    hidden = torch.rand(384, generator=torch.Generator().manual_seed(seed)) < 0.5
-    hidden[128:256] = True
-    hidden[0] = True
-    return hidden
-
-
-class Hiding(Memory):
-    """A pool in which hidden keys hold NaN, but for the ones that a tile writes itself."""
-
-    def __init__(self, text: Text, hidden: Tensor, page_size: int, seed: int) -> None:
-        super().__init__(text, page_size, seed)
-        self.hidden = hidden
-
-    def fill(self, stop: int) -> None:
-        super().fill(stop)
-        gone = self.hidden[:stop].nonzero()[:, 0]
-        page, offset = self.pages[gone // self.page_size], gone % self.page_size
-        self.pool[page, 1, :, offset] = torch.nan
-
-    def _rows(self, tiles: Any, positions: Tensor, store: bool) -> Any:
-        rows = super()._rows(tiles, positions, store)
-        masks = []
-        for tile in tiles:
-            mask = self.hidden.clone()
-            mask[tile] = False  # rows of one cell that still run have written the plane
-            masks.append(mask.view(3, 128))
-        return replace(rows, hidden=torch.stack(masks))
-
-
-def dense(text: Text, hidden: Tensor, position: int) -> Tensor:
-    """Attention of one position over what it sees, in float64."""
-    seen = (~hidden[: position + 1]).nonzero()[:, 0]
-    seen = torch.cat((seen[seen < position], torch.tensor([position])))
-    k, v = (part[seen].double().repeat_interleave(2, 1) for part in (text.k, text.v))
-    weights = (torch.einsum("hd,nhd->hn", text.q[position].double(), k) * 0.25).softmax(-1)
-    return torch.einsum("hn,nhd->hd", weights, v)
 
 
 @pytest.mark.parametrize("page_size", [4, 128])
@@ -74,7 +34,7 @@ def test_a_hidden_key_is_absent(page_size: int, seed: int) -> None:
             memory.fill(position)
             found = memory.attend([[position]])[position]
             torch.testing.assert_close(
-                found.double(), dense(text, cover, position), atol=2e-6, rtol=0
+                found.double(), dense_row(text, cover, position), atol=2e-6, rtol=0
             )
 
 
