@@ -22,7 +22,7 @@ def read_bandwidth(device: torch.device, num_bytes: int | None = None) -> float:
     """Bytes a second, measured now on `device`."""
     size = num_bytes or (CUDA_BYTES if device.type == "cuda" else CPU_BYTES)
     buffer = torch.ones(size // 4, dtype=torch.float32, device=device)
-    # The same bits as bfloat16: 0 and 1.0078 by turns.
+    # The same bits as bfloat16: 0 and 1 by turns.
     matrix = buffer.view(torch.bfloat16).view(-1, min(_COLUMNS, size // 2))
     vector = torch.ones(matrix.shape[1], dtype=torch.bfloat16, device=device)
     readers: list[Callable[[], Tensor]] = [buffer.sum]
