@@ -172,6 +172,21 @@ def test_two_hundred_requests_leave_nothing(layout: Layout) -> None:
     pages.check()
 
 
+@pytest.mark.parametrize("most", [0, 1 << 20])
+def test_changes_name_the_entries_of_their_slot(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards indices that are looked up in small tables and computed in large ones."""
+    monkeypatch.setattr("rlt_core.kv.pages._MOST_IDS", most)
+    pages = HostPages(make_plan(LastStep()), 3, 8, 900)
+    device = np.zeros_like(pages.table)
+    for slot in (2, 0):
+        pages.admit(slot, DEPTH, 13)
+        pages.drop_planes(slot)
+        flat, page = pages.take_changes()
+        device.reshape(-1)[flat] = page
+        assert np.array_equal(device, pages.table)
+    assert device.any((1, 2)).tolist() == [True, False, True]
+
+
 def test_last_step_frees_what_it_drops() -> None:
     """The planes of a finished prompt stay allocated, or the kept one moves to other pages."""
     plan = make_plan(LastStep())

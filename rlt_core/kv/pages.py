@@ -21,7 +21,7 @@ B8 = NDArray[np.bool_]
 
 _NONE: I64 = np.zeros(0, np.int64)
 _NO_PAGES: I32 = np.zeros(0, np.int32)
-_MOST_KNOWN = 1024
+_MOST_KNOWN, _MOST_IDS = 1024, 1 << 20
 _DECODE, _DROPPED = 1, 2  # a kind is phase * max_depth + loops - 1; the prompt is phase 0
 
 
@@ -46,6 +46,9 @@ class HostPages:
         self.page_limit: I32 = np.zeros(num_slots, np.int32)
         self.columns: I64 = np.zeros(num_slots, np.int64)
         self._flat_table, self._by_slot = self.table.reshape(-1), self.table.reshape(num_slots, -1)
+        # Looked up where they take little memory, which costs half of an addition.
+        ids = np.arange(self.table.size if self.table.size <= _MOST_IDS else 0)
+        self._ids: I64 | None = ids.reshape(num_slots, -1) if len(ids) else None
         self._kind: I64 = np.zeros(num_slots, np.int64)
         self._shift = plan.page_size.bit_length() - 1  # page sizes are powers of two
         self._last_offset = plan.page_size - 1
@@ -109,7 +112,7 @@ class HostPages:
             assert len(offsets) <= self.num_free, f"{len(offsets)} pages, {self.num_free} free"
             self._by_slot[slot][offsets] = self._pop(len(offsets))
             self.columns[slot], self.page_limit[slot] = columns, columns << self._shift
-            self._changed.append(offsets + slot * self._slot_entries)
+            self._changed.append(self._flat(slot, offsets))
 
     def grow(self, slots: I64, to_positions: I64) -> None:
         """Give distinct slots pages for `to_positions` positions; those that have them keep
@@ -147,7 +150,7 @@ class HostPages:
         self._kind[slot] = _DECODE * depth + loops
         if len(offsets):
             self._clear(slot, offsets)
-            self._changed.append(offsets + slot * self._slot_entries)
+            self._changed.append(self._flat(slot, offsets))
 
     def free(self, slot: int) -> None:
         """Take all pages of this slot; its request ended or was preempted. The entries are no
@@ -211,6 +214,11 @@ class HostPages:
             self._known_offsets[kind, columns] = offsets
         return offsets
 
+    def _flat(self, slot: int, offsets: I64) -> I64:
+        ids = self._ids
+        flat: I64 = offsets + slot * self._slot_entries if ids is None else ids[slot].take(offsets)
+        return flat
+
     def _set_columns(self, slots: I64, columns: I64) -> None:
         self.columns[slots] = columns
         self.page_limit[slots] = columns << self._shift
@@ -224,18 +232,15 @@ class HostPages:
         if self._rng is None:
             self._stack[top : self.num_free] = pages
         else:
-            self._shuffle_in(pages, top)
+            self._shuffle_in(self._rng, pages, top)
 
     def _pop(self, count: int) -> I32:
         top, self.num_free = self.num_free, self.num_free - count
         return self._stack[self.num_free : top]
 
-    def _shuffle_in(self, pages: I32, top: int) -> None:
-        assert self._rng is not None, "free pages come in order"
-        places = self._rng.integers(0, top + 1, len(pages))
-        self._stack[: self.num_free] = np.insert(
-            self._stack[:top], places, self._rng.permutation(pages)
-        )
+    def _shuffle_in(self, rng: np.random.Generator, pages: I32, top: int) -> None:
+        places = rng.integers(0, top + 1, len(pages))
+        self._stack[: self.num_free] = np.insert(self._stack[:top], places, rng.permutation(pages))
 
     def _too_wide(self, columns: int) -> CapacityError:
         size = self.plan.page_size

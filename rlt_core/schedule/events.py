@@ -27,14 +27,15 @@ _NOT_FINITE = "the logits were not finite (NaN or infinite): a damaged checkpoin
 class Flight(msgspec.Struct, kw_only=True, eq=False):
     """A tick that was submitted: who owned the slots then, and what its prompt rows answer.
 
-    owner int64 [S]: serials. score_slot, score_position int64 [X] or None: rows with a target, in
-    the order of TickOutput's score arrays. scored: requests whose last scored row is in this tick.
-    num_firsts: first outputs, from prompt rows. num_withdrawn: Residency's, at that time.
+    owner int64 [S]: SlotTable.owner, which changes with requests that end by themselves (they leave
+    no outputs in flight) and is another array once a request lost its slot. score_slot,
+    score_position int64 [X] or None: rows with a target, in the order of TickOutput's score arrays.
+    scored: requests whose last scored row is in this tick. num_firsts: first outputs, from prompt
+    rows.
     """
 
     tick: int
     owner: I64
-    num_withdrawn: int
     score_slot: I64 | None = None
     score_position: I64 | None = None
     scored: list[Record] = []
@@ -70,7 +71,7 @@ class Collector:
         slots = slots.take(places)
         self._count(out, len(places) - flight.num_firsts)
         columns = out.columns.take(places, 1)
-        if flight.num_withdrawn == self._residency.num_withdrawn:
+        if flight.owner is self._residency.table.owner:
             # Every output's request is still in its slot.
             columns[EVENT_ID] = self._residency.table.request_id.take(slots)
             failed = self._advance(slots, columns, out.tick)

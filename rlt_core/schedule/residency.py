@@ -27,8 +27,7 @@ class Residency:
     """All live requests of one stage and what they hold.
 
     prompts: residents whose next cell has not begun. cleared, admitted: slots and records whose
-    change the next tick must tell the device. num_withdrawn: how often a request lost its slot
-    before its end, so that outputs of ticks in flight may be strays.
+    change the next tick must tell the device.
     """
 
     def __init__(self, plan: Plan, config: EngineConfig, kv: KVPlan) -> None:
@@ -49,7 +48,6 @@ class Residency:
         self.prompts: list[Record] = []
         self.cleared: list[int] = []
         self.admitted: list[Record] = []
-        self.num_withdrawn = 0
         self.records: dict[int, Record] = {}
         self.by_serial: dict[int, Record] = {}
         alone = Word.LOGITS in plan.policy.needs and plan.shape.has_coda_layers
@@ -120,8 +118,8 @@ class Residency:
         record = self.table.records[slot]
         assert record is not None, slot
         self.table.save(record)
+        self.table.keep_owners()
         self._retire(record)
-        self.num_withdrawn += 1
         record.state, record.not_before = State.PREEMPTED, not_before
         self.waiting.push(record)
         self.counts.preemptions += 1
@@ -139,7 +137,8 @@ class Residency:
 
     def withdraw(self, record: Record) -> None:
         """End a request from outside: an abort."""
-        self.num_withdrawn += record.resident
+        if record.resident:
+            self.table.keep_owners()
         self.end(record)
 
     def _forced(self, record: Record) -> Forced:

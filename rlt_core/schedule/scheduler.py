@@ -148,9 +148,7 @@ class Scheduler:
             return None
         rows = residency.cells.rows(self._tick)
         num_chunks = self._num_chunks(decode)
-        flight = Flight(
-            tick=self._tick, owner=table.owner.copy(), num_withdrawn=residency.num_withdrawn
-        )
+        flight = Flight(tick=self._tick, owner=table.owner)
         # Before the planes of prompts that end here are dropped: this tick still reads them.
         changes, freed = residency.pages.take_changes(), residency.pages.take_freed()
         admitted = self._params.build(residency.admitted) if residency.admitted else None

@@ -19,7 +19,8 @@ _LONGEST_LOG = 48
 class SlotTable:
     """Arrays [S] by slot.
 
-    owner: serial of the request in the slot, or -1. decodes: its prompt is done. cap: positions
+    owner: serial of the request in the slot, or -1; ticks in flight know their owners by this array
+    (see `keep_owners`). decodes: its prompt is done. cap: positions
     that may get pages now: in a prompt 0 (admission gave them) or what its next cells need; then
     `need`, the positions whose KV it may ever hold.
     """
@@ -78,6 +79,11 @@ class SlotTable:
         record.tokens = self._tokens[outputs].copy()
         record.depths = self._depths[outputs].copy()
         record.moved = int(self._moved[record.slot])
+
+    def keep_owners(self) -> None:
+        """A request is about to lose its slot before its end: what comes of ticks in flight may be
+        its own, so they keep the array of owners, and a copy changes from now on."""
+        self.owner = self.owner.copy()
 
     def release(self, record: Record) -> None:
         """Take the slot back."""
