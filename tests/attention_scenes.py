@@ -81,7 +81,8 @@ class Memory:
 
     def rows(self, tiles: Sequence[Sequence[int]], positions: Tensor, store: bool) -> KVRows:
         """Where rows of these tiles read and write."""
-        tile_rows = torch.full((len(tiles), TILE), len(positions))
+        lanes = max(TILE, *map(len, tiles))
+        tile_rows = torch.full((len(tiles), lanes), len(positions))
         row_tile, row_lane = (torch.zeros(len(positions), dtype=torch.int64) for _ in range(2))
         row = 0
         for number, tile in enumerate(tiles):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_plugins_lists_who_declares_what(capsys: Capture) -> None:
     assert "models: nanbeige" in lines["nanbeige"]
     assert "models: huginn" in lines["huginn"]
     assert "attention backends: triton" in lines["kernels"]
-    assert "operators: 8 candidates (rlt plugins --ops)" in out
+    assert re.search(r"operators: \d+ candidates \(rlt plugins --ops\)", out)
     assert "kv layouts: last_exited, shared, last_step" in lines["core"]
 
 
