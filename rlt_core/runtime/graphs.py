@@ -25,8 +25,11 @@ _RING = 3
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
+    """`tensors` are read at every replay and made outside: they must live as long."""
+
     graph: torch.cuda.CUDAGraph
     results: Results
+    tensors: TickTensors
 
 
 class TickGraphs:
@@ -104,7 +107,7 @@ class TickGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
             results = self._tick(tensors)
-        return _Graph(graph, results)
+        return _Graph(graph, results, tensors)
 
     def _tick(self, tensors: TickTensors) -> Results:
         _, limits, _, at, page = torch.split(self._inbox, self._sizes)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
 
 from rlt_core.contract.capabilities import Word
-from rlt_core.contract.errors import CapacityError, OptionError
+from rlt_core.contract.errors import OptionError
 from rlt_core.contract.protocols import KVLayout, WeightedModel
-from rlt_core.kv.accounting import (
-    Capacity,
-    capacity,
-    check_num_pages,
-    num_pages_for_budget,
-    page_rows,
-    plan_kv,
-)
+from rlt_core.kv.accounting import plan_kv
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
-from rlt_core.runtime.batch import EngineConfig
 from rlt_core.runtime.executor import Executor
 from rlt_core.runtime.self_test import self_test_exact
 from rlt_core.runtime.weights import load_weights, random_weights
@@ -31,21 +22,8 @@ from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.scheduler import Scheduler
 from rlt_core.stage.config import StageConfig
 from rlt_core.stage.messages import StageReport
+from rlt_core.stage.sizes import Sizes, plan_sizes
 from rlt_core.stage.stage import BuiltEngine
-
-NUM_SLOTS = 64
-NUM_ROWS = 256
-MAX_LEN = 4096
-KV_BYTES = 2 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """The sizes of a stage and the sentences on those that were picked."""
-
-    engine: EngineConfig
-    capacity: Capacity
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +60,12 @@ def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
         max_depth=plan.max_depth,
         element_bytes=dtype.itemsize,
     )
+    # On a CPU sizes are checked before the weights are read; a GPU's pool takes what they leave.
+    model = None
+    if plan.device.startswith("cuda"):
+        model = _load_model(plan, dtype, config.random_weights)
     sizes = plan_sizes(config, plan, kv)
-    model = _load_model(plan, dtype, config.random_weights)
+    model = model or _load_model(plan, dtype, config.random_weights)
     executor = Executor(plan, sizes.engine, kv, model, layout)
     services = executor.services
     self_test_exact(plan, services.ops, services.attention, executor.device)
@@ -101,75 +83,6 @@ def check_device(name: str) -> None:
     if (device.index or 0) >= found:
         reason = f"torch {torch.__version__} finds {found} CUDA devices on this machine"
         raise OptionError("--device", name, reason, "Fix: --device cpu (rlt doctor says more)")
-
-
-def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
-    """Fills in what the user left open. Raises OptionError and CapacityError."""
-    notes = list(plan.notes)
-    num_pages = _num_pages(config, plan, kv, notes)
-    room = capacity(kv, num_pages, plan.max_depth)
-    num_rows = config.num_rows or config.chunk_size or NUM_ROWS
-    chunk_size = config.chunk_size or num_rows
-    if chunk_size > num_rows:
-        raise OptionError(
-            "--chunk-size", chunk_size, f"is above the {num_rows} prompt rows of --max-num-tokens"
-        )
-    engine = EngineConfig(
-        num_slots=config.num_slots or NUM_SLOTS,
-        num_places=num_rows,
-        chunk_size=chunk_size,
-        page_size=config.page_size,
-        num_pages=num_pages,
-        max_len=_max_len(config, plan, room, notes),
-        max_depth=plan.max_depth,
-        min_leave=_min_leave(plan, config.num_slots or NUM_SLOTS),
-        ticks_in_flight=config.ticks_in_flight,
-        debug=config.debug,
-        keep_logits=config.keep_logits,
-    )
-    notes.append(str(room))
-    return Sizes(engine=engine, capacity=room, notes=tuple(notes))
-
-
-def _num_pages(config: StageConfig, plan: Plan, kv: KVPlan, notes: list[str]) -> int:
-    if config.kv_pages is not None:
-        check_num_pages(kv, config.kv_pages)
-        return config.kv_pages
-    if config.kv_memory is not None:
-        return num_pages_for_budget(kv, config.kv_memory)
-    free = _free_memory()
-    budget = min(KV_BYTES, free // 4)
-    notes.append(f"KV memory: {budget / 2**20:,.0f} MiB, of {free / 2**20:,.0f} MiB free")
-    # No more pages than all slots can ever fill: a small model leaves the memory alone.
-    longest = config.max_len or min(MAX_LEN, plan.shape.max_positions)
-    rows = len(page_rows(kv, kv.max_depth, "prompt"))
-    most = 1 + (config.num_slots or NUM_SLOTS) * rows * -(-longest // kv.page_size)
-    return min(most, num_pages_for_budget(kv, budget))
-
-
-def _max_len(config: StageConfig, plan: Plan, room: Capacity, notes: list[str]) -> int:
-    """Positions of one request: asked for, or what model and pool hold, at most 4096."""
-    trained = plan.shape.max_positions
-    # The last output needs no page.
-    holds = max(room.prompt_tokens, room.generated_tokens) + 1
-    if config.max_len is not None:
-        if config.max_len > trained:
-            raise OptionError(
-                "--max-model-len", config.max_len, f"the model has {trained} positions"
-            )
-        if config.max_len > holds:
-            raise CapacityError(
-                f"--max-model-len {config.max_len}: the pool holds {holds} tokens at "
-                f"{plan.max_depth} loops\nFix: a smaller --max-model-len or more --kv-memory"
-            )
-        return config.max_len
-    picked = min(trained, holds, MAX_LEN)
-    notes.append(f"a request may have {picked} tokens (model {trained:,}, pool {holds:,})")
-    return picked
-
-
-def _min_leave(plan: Plan, num_slots: int) -> int:
-    return max(1, int(plan.shape.min_leave_fraction * num_slots))
 
 
 def _load_model(plan: Plan, dtype: torch.dtype, seed: int | None) -> WeightedModel:
@@ -214,15 +127,3 @@ def _report(plan: Plan, sizes: Sizes) -> StageReport:
         dtype=plan.dtype,
         notes=sizes.notes,
     )
-
-
-def _free_memory() -> int:
-    """Bytes of RAM that can be had without swapping."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # no Linux
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -27,10 +27,11 @@ class TritonAttention:
 
     tile_rows = 64
 
-    def __init__(self, programs: int = _PROGRAMS, warps: int = 4, stages: int = 1) -> None:
+    def __init__(self, programs: int = _PROGRAMS, warps: int = 4, stages: int = 2) -> None:
         """programs: how many fill the chip; the others are the decode kernel's."""
         self._programs, self._warps, self._stages = programs, warps, stages
-        self._arrived: Tensor | None = None
+        # All that were ever made: a captured graph goes on using the one it was captured with.
+        self._arrived: list[Tensor] = []
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, rows: KVRows, scale: float) -> Tensor:
         """protocols.Attention, for rows whose tiles carry their own pages."""
@@ -106,7 +107,7 @@ class TritonAttention:
             REP=rep, LANES=max(16, triton.next_power_of_2(rep)), D=size,
             DP=max(16, triton.next_power_of_2(size)), PAGE=rows.pool.shape[3], SPLITS=splits,
             ROPE=rope, INTERLEAVED=interleaved, STORE=rows.store, HIDES=hides, DOT="ieee",
-            STAGES=self._stages, PDL=pdl, num_warps=self._warps, **extra,
+            STAGES=self._stages, WHOLE=_whole(pool), PDL=pdl, num_warps=self._warps, **extra,
         )  # fmt: skip
 
     def _cells(
@@ -140,14 +141,15 @@ class TritonAttention:
             first, pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
             hidden.shape[-1], scale / math.log(2),
             H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
-            PAGE=rows.pool.shape[3], HIDES=hides, DOT="ieee", STAGES=1, num_warps=4,
+            PAGE=rows.pool.shape[3], HIDES=hides, DOT="ieee", STAGES=1, WHOLE=_whole(pool), num_warps=4,
         )  # fmt: skip
 
     def _counters(self, count: int, device: torch.device) -> Tensor:
         """int32 zeros; every launch leaves them at zero."""
-        if self._arrived is None or self._arrived.numel() < count:
-            self._arrived = torch.zeros(max(count, 4096), dtype=torch.int32, device=device)
-        return self._arrived
+        if not self._arrived or self._arrived[-1].numel() < count:
+            made = torch.zeros(max(count, 4096), dtype=torch.int32, device=device)
+            self._arrived.append(made)
+        return self._arrived[-1]
 
 
 def num_splits(room: int, chunks: int) -> int:
@@ -155,6 +157,12 @@ def num_splits(room: int, chunks: int) -> int:
     row and KV head: a power of two, whatever the lengths."""
     wanted = max(1, min(chunks, room))
     return 1 << (wanted.bit_length() - 1)
+
+
+def _whole(pool: Tensor) -> int:
+    """How many positions a page's stride is; 0 where that is no whole number, or too many."""
+    count, rest = divmod(pool.stride(0), pool.stride(2))
+    return 0 if rest or count * pool.shape[0] >= 1 << 31 else count
 
 
 def _turn(turn: Turn | None, q: Tensor) -> tuple[Tensor, Tensor, int, bool]:

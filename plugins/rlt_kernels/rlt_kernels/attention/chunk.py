@@ -22,10 +22,14 @@ def key_offsets(
     page_stride,
     position_stride,
     PAGE: tl.constexpr,
+    WHOLE: tl.constexpr,  # positions that a page's stride is, where it is a whole number; or 0
 ):
     """Offsets [CHUNK] of the positions' vectors from the first page, side and head."""
-    page = tl.load(pages_ptr + n // PAGE, mask=n < num_keys, other=0).to(tl.int64)
-    return page * page_stride + (n % PAGE) * position_stride
+    page = tl.load(pages_ptr + n // PAGE, mask=n < num_keys, other=0)
+    if WHOLE > 0:
+        return (page * WHOLE + n % PAGE).to(tl.int64) * position_stride
+    else:
+        return page.to(tl.int64) * page_stride + (n % PAGE) * position_stride
 
 
 @triton.jit
@@ -62,6 +66,49 @@ def merge(highest, total, mixed, new_highest, new_total, new_mixed):
     total = tl.where(there, merged_total, total)
     mixed = tl.where(there[:, None], merged_mixed, mixed)
     return top, total, mixed
+
+
+@triton.jit
+def attend_chunk_across(
+    q,  # [D, M]: queries across, so that the keys fill the tall side of the products
+    k,  # [CHUNK, D]
+    v,  # [CHUNK, D]
+    seen,  # [CHUNK]
+    scale,
+    DOT: tl.constexpr,
+):
+    """attend_chunk for few queries that see the same keys, transposed: [M], [M], [D, M]."""
+    scores = tl.dot(k, q, input_precision=DOT) * scale
+    scores = tl.where(seen[:, None], scores, float("-inf"))
+    highest = tl.max(scores, 0)
+    base = tl.where(highest == float("-inf"), 0.0, highest)
+    weights = tl.exp2(scores - base[None, :]).to(q.dtype)
+    mixed = tl.dot(v.T, weights, input_precision=DOT)
+    ones = tl.full((64, CHUNK), 1.0, q.dtype)
+    total = tl.max(tl.dot(ones, weights, input_precision=DOT), 0)
+    return highest, total, mixed
+
+
+@triton.jit
+def merge_across(highest, total, mixed, new_highest, new_total, new_mixed):
+    """merge for weighted values [D, M]."""
+    there = new_highest > float("-inf")
+    top = tl.where(there, tl.maximum(highest, new_highest), highest)
+    old = tl.where(highest == float("-inf"), 0.0, tl.exp2(highest - top))
+    new = tl.where(there, tl.exp2(new_highest - top), 0.0)
+    wide = tl.broadcast_to(new[None, :], mixed.shape)
+    merged_total = tl.fma(new_total, new, total * old)
+    merged_mixed = tl.fma(new_mixed, wide, mixed * old[None, :])
+    total = tl.where(there, merged_total, total)
+    mixed = tl.where(there[None, :], merged_mixed, mixed)
+    return top, total, mixed
+
+
+@triton.jit
+def finished_across(total, mixed):
+    """finished for [D, M]."""
+    safe = tl.where(total > 0, total, 1.0)
+    return tl.where((total > 0)[None, :], mixed / safe[None, :], 0.0)
 
 
 @triton.jit

@@ -7,7 +7,13 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from rlt_kernels.attention.chunk import CHUNK, attend_chunk, finished, key_offsets, merge
+from rlt_kernels.attention.chunk import (
+    CHUNK,
+    attend_chunk_across,
+    finished_across,
+    key_offsets,
+    merge_across,
+)
 from rlt_kernels.attention.turn import turned
 
 _ANY = (
@@ -62,6 +68,7 @@ def decode_kernel(
     HIDES: tl.constexpr,
     DOT: tl.constexpr,
     STAGES: tl.constexpr,
+    WHOLE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     if PDL:
@@ -84,11 +91,11 @@ def decode_kernel(
     table_ptr = pages_ptr + own_row * pages_width
     d = tl.arange(0, DP)
     lane = tl.arange(0, LANES)
-    inside = (lane < REP)[:, None] & (d < D)[None, :]
+    inside = (lane < REP)[None, :] & (d < D)[:, None]
     cos_row = cos_ptr + position * cos_stride
     sin_row = sin_ptr + position * cos_stride
-    heads_ptr = q_ptr + row * q_stride + (group * REP + lane)[:, None] * D
-    q = turned(heads_ptr, inside, d[None, :], cos_row, sin_row, ROPE, INTERLEAVED)
+    heads_ptr = q_ptr + row * q_stride + (group * REP + lane)[None, :] * D
+    q = turned(heads_ptr, inside, d[:, None], cos_row, sin_row, ROPE, INTERLEAVED)
     k_own = turned(
         k_ptr + row * k_stride + group * D, d < D, d, cos_row, sin_row, ROPE, INTERLEAVED
     )
@@ -105,11 +112,11 @@ def decode_kernel(
 
     highest = tl.full((LANES,), float("-inf"), tl.float32)
     total = tl.zeros((LANES,), tl.float32)
-    mixed = tl.zeros((LANES, DP), tl.float32)
+    mixed = tl.zeros((DP, LANES), tl.float32)
     place = (row * groups + group) * num_chunks
     for chunk in tl.range(first, last, num_stages=STAGES):
         n = chunk * CHUNK + tl.arange(0, CHUNK)
-        at = key_offsets(table_ptr, n, num_keys, page_stride, position_stride, PAGE)
+        at = key_offsets(table_ptr, n, num_keys, page_stride, position_stride, PAGE, WHOLE)
         seen = n < num_keys
         if HIDES:
             where = tl.load(hidden_row_ptr + row) * hidden_width + n
@@ -125,15 +132,14 @@ def decode_kernel(
             own = (n == position)[:, None]
             k = tl.where(own, k_own[None, :], k)
             v = tl.where(own, v_own[None, :], v)
-        visible = tl.broadcast_to(seen[None, :], (LANES, CHUNK))
-        c_highest, c_total, c_mixed = attend_chunk(q, k, v, visible, scale, DOT)
+        c_highest, c_total, c_mixed = attend_chunk_across(q, k, v, seen, scale, DOT)
         if SPLITS == 1:
-            highest, total, mixed = merge(highest, total, mixed, c_highest, c_total, c_mixed)
+            highest, total, mixed = merge_across(highest, total, mixed, c_highest, c_total, c_mixed)
         else:
             part = (place + chunk) * REP + lane
             tl.store(highest_ptr + part, c_highest, mask=lane < REP)
             tl.store(total_ptr + part, c_total, mask=lane < REP)
-            tl.store(mixed_ptr + part[:, None] * D + d[None, :], c_mixed, mask=inside)
+            tl.store(mixed_ptr + part[None, :] * D + d[:, None], c_mixed, mask=inside)
 
     if SPLITS > 1:
         # The last program to arrive merges all chunks, in their order.
@@ -153,12 +159,14 @@ def decode_kernel(
                 )
                 c_total = tl.load(total_ptr + part, mask=there, other=0.0, cache_modifier=".cg")
                 c_mixed = tl.load(
-                    mixed_ptr + part[:, None] * D + d[None, :],
-                    mask=there[:, None] & inside,
+                    mixed_ptr + part[None, :] * D + d[:, None],
+                    mask=there[None, :] & inside,
                     other=0.0,
                     cache_modifier=".cg",
                 )
-                highest, total, mixed = merge(highest, total, mixed, c_highest, c_total, c_mixed)
-    out = finished(total, mixed).to(q.dtype)
-    out_row = out_ptr + (row * groups * REP + group * REP + lane)[:, None] * D + d[None, :]
+                highest, total, mixed = merge_across(
+                    highest, total, mixed, c_highest, c_total, c_mixed
+                )
+    out = finished_across(total, mixed).to(q.dtype)
+    out_row = out_ptr + (row * groups * REP + group * REP + lane)[None, :] * D + d[:, None]
     tl.store(out_row, out, mask=inside)

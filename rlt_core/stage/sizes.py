@@ -1,0 +1,140 @@
+"""The sizes of a stage: slots, rows, pages, lengths; as asked for, or from what is free."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from rlt_core.contract.errors import CapacityError, OptionError
+from rlt_core.kv.accounting import (
+    Capacity,
+    capacity,
+    check_num_pages,
+    num_pages_for_budget,
+    page_rows,
+)
+from rlt_core.kv.plan import KVPlan
+from rlt_core.plugins.plan import Plan
+from rlt_core.runtime.batch import EngineConfig
+from rlt_core.stage.config import StageConfig
+
+MAX_LEN = 4096
+# On a CPU: the pool takes a quarter of the free memory and at most so much.
+KV_BYTES = 2 << 30
+# On a GPU: what is left free of its memory, for what ticks hold for a while.
+RESERVE_BYTES = 2 << 30
+KV_SHARE = 0.92
+# (total bytes of a GPU from which they hold, resident requests, prompt rows of a tick)
+GPU_ROWS = ((64 << 30, 256, 2048), (20 << 30, 128, 1024), (0, 64, 512))
+CPU_ROWS = (64, 256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The sizes of a stage and the sentences on those that were picked."""
+
+    engine: EngineConfig
+    capacity: Capacity
+    notes: tuple[str, ...]
+
+
+def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
+    """Fills in what the user left open. Raises OptionError and CapacityError."""
+    notes = list(plan.notes)
+    most_slots, most_rows = _machine_rows(plan.device)
+    num_slots = config.num_slots or most_slots
+    num_pages = _num_pages(config, plan, kv, num_slots, notes)
+    room = capacity(kv, num_pages, plan.max_depth)
+    num_rows = config.num_rows or config.chunk_size or most_rows
+    chunk_size = config.chunk_size or num_rows
+    if chunk_size > num_rows:
+        raise OptionError(
+            "--chunk-size", chunk_size, f"is above the {num_rows} prompt rows of --max-num-tokens"
+        )
+    engine = EngineConfig(
+        num_slots=num_slots,
+        num_places=num_rows,
+        chunk_size=chunk_size,
+        page_size=config.page_size,
+        num_pages=num_pages,
+        max_len=_max_len(config, plan, room, notes),
+        max_depth=plan.max_depth,
+        min_leave=_min_leave(plan, num_slots),
+        ticks_in_flight=config.ticks_in_flight,
+        debug=config.debug,
+        keep_logits=config.keep_logits,
+    )
+    notes.append(
+        f"{num_slots} requests at once, {num_rows} prompt rows in progress, chunks of {chunk_size}"
+    )
+    notes.append(str(room))
+    return Sizes(engine=engine, capacity=room, notes=tuple(notes))
+
+
+def _machine_rows(device: str) -> tuple[int, int]:
+    """(resident requests, prompt rows) where the user names none."""
+    if not device.startswith("cuda"):
+        return CPU_ROWS
+    total = torch.cuda.get_device_properties(torch.device(device)).total_memory
+    return next((slots, rows) for least, slots, rows in GPU_ROWS if total >= least)
+
+
+def _num_pages(
+    config: StageConfig, plan: Plan, kv: KVPlan, num_slots: int, notes: list[str]
+) -> int:
+    if config.kv_pages is not None:
+        check_num_pages(kv, config.kv_pages)
+        return config.kv_pages
+    if config.kv_memory is not None:
+        return num_pages_for_budget(kv, config.kv_memory)
+    free = _free_memory(plan.device)
+    budget = min(KV_BYTES, free // 4)
+    if plan.device.startswith("cuda"):
+        budget = max(0, int(free * KV_SHARE) - RESERVE_BYTES)
+    notes.append(f"KV memory: {budget / 2**20:,.0f} MiB, of {free / 2**20:,.0f} MiB free")
+    # No more pages than all slots can ever fill: a small model leaves the memory alone.
+    longest = config.max_len or min(MAX_LEN, plan.shape.max_positions)
+    rows = len(page_rows(kv, kv.max_depth, "prompt"))
+    most = 1 + num_slots * rows * -(-longest // kv.page_size)
+    return min(most, num_pages_for_budget(kv, budget))
+
+
+def _max_len(config: StageConfig, plan: Plan, room: Capacity, notes: list[str]) -> int:
+    """Positions of one request: asked for, or what model and pool hold, at most 4096."""
+    trained = plan.shape.max_positions
+    # The last output needs no page.
+    holds = max(room.prompt_tokens, room.generated_tokens) + 1
+    if config.max_len is not None:
+        if config.max_len > trained:
+            raise OptionError(
+                "--max-model-len", config.max_len, f"the model has {trained} positions"
+            )
+        if config.max_len > holds:
+            raise CapacityError(
+                f"--max-model-len {config.max_len}: the pool holds {holds} tokens at "
+                f"{plan.max_depth} loops\nFix: a smaller --max-model-len or more --kv-memory"
+            )
+        return config.max_len
+    picked = min(trained, holds, MAX_LEN)
+    notes.append(f"a request may have {picked} tokens (model {trained:,}, pool {holds:,})")
+    return picked
+
+
+def _min_leave(plan: Plan, num_slots: int) -> int:
+    return max(1, int(plan.shape.min_leave_fraction * num_slots))
+
+
+def _free_memory(device: str) -> int:
+    """Bytes of the device's memory, or of RAM that can be had without swapping."""
+    if device.startswith("cuda"):
+        return torch.cuda.mem_get_info(torch.device(device))[0]
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # no Linux
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
