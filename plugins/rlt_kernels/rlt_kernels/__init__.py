@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rlt_core.contract import AttentionSpec, OpSpec, Word, hookimpl
+
+if TYPE_CHECKING:
+    import typer
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _CAPABILITY = (8, 0)
@@ -63,3 +68,10 @@ def rlt_ops() -> list[OpSpec]:
             priority=_PRIORITY,
         )
     ]
+
+
+@hookimpl
+def rlt_add_commands(app: typer.Typer) -> None:
+    from rlt_kernels.commands import kernels
+
+    app.command("kernels")(kernels)
