@@ -25,17 +25,20 @@ PROJECTS = {
 
 @dataclass(frozen=True)
 class Built:
-    """The archives of one build, by distribution."""
+    """The archives of distributions by name, each built when it is first asked for."""
 
     folder: Path
 
     def wheel(self, name: str) -> Path:
-        return self._one(f"{name.replace('-', '_')}-*.whl")
+        return self._one(name, "whl")
 
     def sdist(self, name: str) -> Path:
-        return self._one(f"{name.replace('-', '_')}-*.tar.gz")
+        return self._one(name, "tar.gz")
 
-    def _one(self, pattern: str) -> Path:
+    def _one(self, name: str, ending: str) -> Path:
+        pattern = f"{name.replace('-', '_')}-*.{ending}"
+        if not any(self.folder.glob(pattern)):
+            build_project(PROJECTS[name], self.folder)
         (found,) = self.folder.glob(pattern)
         return found
 
@@ -73,10 +76,7 @@ class Environment:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """All five, each wheel built from its sdist, as the index would get them."""
-    folder = tmp_path_factory.mktemp("dist")
-    for project in PROJECTS.values():
-        build_project(project, folder)
-    return Built(folder)
+    return Built(tmp_path_factory.mktemp("dist"))
 
 
 def build_project(project: Path, folder: Path) -> None:

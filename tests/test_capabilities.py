@@ -23,7 +23,7 @@ MODELS = [model.id for model in registry_of_ours().all(ModelSpec)]
 THRESHOLDS = {"gate": 0.5, "latent": 0.5, "cosine": 0.2, "entropy": 0.5, "kl": 0.5, "minp_kl": 0.5}
 THRESHOLDS |= {"argmax": 2}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
-PROMPTS = ["Hello", "A longer prompt than the first"]
+PROMPTS = ["Hi", "Over two pages"]  # of 16 positions, with the outputs
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
 

@@ -63,6 +63,7 @@ def copied(folder: Path, **config: object) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_bookkeeping_and_remote_code_change_no_answer(llm: LLM, tmp_path: Path) -> None:
     """CASES A3, A18, A27: remote code was run, a missing pad id crashed the embedding, and a
     merged fine-tune's auto_map named a class that is nowhere."""
@@ -115,6 +116,7 @@ def test_the_temperature_used_is_reported(llm: LLM, tmp_path: Path) -> None:
     assert tokens([plain]) == greedy != tokens([drawn])
 
 
+@pytest.mark.slow
 def test_sampler_corners_on_the_engine(llm: LLM) -> None:
     """CASES A61: top_p near 0 kept nothing, top_k beyond the vocabulary crashed, and temperature
     0 still drew where top_p was given."""
@@ -212,6 +214,7 @@ def test_a_fault_in_the_executor_reaches_every_waiting_call(in_process: bool) ->
             assert len(tokens(fresh.generate(ids(*PROMPT), params()))[0]) == 4
 
 
+@pytest.mark.slow
 def test_planned_bytes_are_allocated_ones(llm: LLM) -> None:
     """CASES A28, A100: the plan counted layers and not loops, or buffers grew outside of it."""
     client = llm._client

@@ -134,6 +134,7 @@ def test_a_session_in_a_terminal(folder: Path, terminal: Callable[..., Terminal]
     assert session.process.wait(100) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_ctrl_c_stops_the_answer_only(folder: Path, terminal: Callable[..., Terminal]) -> None:
     """Ctrl-C killed the stage process, which shares the terminal, or the whole session."""
@@ -148,6 +149,7 @@ def test_ctrl_c_stops_the_answer_only(folder: Path, terminal: Callable[..., Term
     assert session.process.wait(100) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_session_in_json(folder: Path, terminal: Callable[..., Terminal]) -> None:
     """The prompt of the session was written among the objects; a turn that cannot be answered

@@ -132,12 +132,14 @@ def _faults() -> Iterator[tuple[str, Spec, str]]:
 
 
 FAULTS = list(_faults())
-# Seconds each: many engines run before the fault shows.
+# Many engines run before the fault shows.
 SLOW = frozenset(
     (
         *("GateOfTheCount", "NoExitAtTwo", "NoDeeperLoops", "FarMemory", "FarCount"),
         *("DeafToOptions", "OverlappingWeights", "UnreadWeight", "TiedToNothing"),
         *("SeedlessStart", "LoopsOverRows", "AlwaysStores", "ReadsBack", "LooksAtTheDeepest"),
+        *("SeesHidden", "Stores", "deaf", "OnePlane", "CentersTheBatch", "FewLeave", "a gate"),
+        *("LooksAtTheCount", "NeverStarts", "AdmitsNobody", "InPlace", "WritesTwice"),
     )
 )
 

@@ -124,6 +124,7 @@ def test_a_reader_that_imports_torch_is_caught() -> None:
     assert (outcome.state, outcome.got) == ("failed", "torch")
 
 
+@pytest.mark.slow
 def test_the_kit_starts_without_torch_and_pytest() -> None:
     """Guards `rlt check` without pytest installed, and the start of `from rlt_core.testing`."""
     code = (

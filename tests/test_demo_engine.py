@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from training.evaluate_plain import read_heldout
@@ -87,6 +88,7 @@ def _rows(answer: Answer, tokens: list[int]) -> tuple[list[int], Tensor]:
     return [depth for depth, _, _ in scored], logits
 
 
+@pytest.mark.slow
 def test_the_trainer_and_the_engine_give_the_same_logits(seed: int) -> None:
     """Guards the shipped weights' meaning: a norm, rotation or head that the trainer computes
     otherwise than the engine would make a demo that was never trained (issue 2, point 10)."""

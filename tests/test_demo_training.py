@@ -7,6 +7,7 @@ import random
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from tokenizers import Tokenizer
 from training import tokenizer
@@ -45,6 +46,7 @@ def _solve(prompt: str) -> tuple[str, int]:
     return f" {asked} has {values[asked]}.", grades[asked]
 
 
+@pytest.mark.slow
 def test_twenty_steps_lower_the_loss(tmp_path: Path) -> None:
     """Guards the trainer: a wrong target, mask or optimizer leaves the loss where it was."""
     torch.manual_seed(0)
@@ -116,6 +118,7 @@ def test_tokenizer_file_agrees_with_the_trainer() -> None:
     assert tokenizer.IDS[tokenizer.UNK] in shipped.encode("Zed has 1.").ids
 
 
+@pytest.mark.slow
 def test_shipped_checkpoint_answers(seed: int) -> None:
     """Guards the shipped weights, threshold and config: depth must matter and the gate know it."""
     torch.manual_seed(seed)

@@ -128,6 +128,7 @@ def test_every_folder_of_the_core_is_in_the_architecture() -> None:
     assert folders - listed == set()
 
 
+@pytest.mark.slow
 def test_generated_parts_are_up_to_date() -> None:
     """Guards against pages that `make docs` would change (with -r, --check never fails)."""
     command = [sys.executable, "-m", "cogapp", "--check", "--diff", *PAGES]
@@ -135,6 +136,7 @@ def test_generated_parts_are_up_to_date() -> None:
     assert done.returncode == 0, f"{done.stdout}{done.stderr}Fix: make docs"
 
 
+@pytest.mark.slow
 def test_generated_parts_do_not_depend_on_the_terminal() -> None:
     """Guards `make check` on another machine: widths and colours must not reach a page."""
     env = {"COLUMNS": "37", "FORCE_COLOR": "1", "TERM": "xterm-256color", "LINES": "9"}

@@ -87,6 +87,7 @@ def test_a_tick_reads_nothing_back(
     assert decode_counts(6, setup)
 
 
+@pytest.mark.slow
 def test_operator_count_is_the_same_at_8_and_256_rows() -> None:
     """A Python loop over rows, slots or tiles would show as more operators."""
     counts = {

@@ -120,12 +120,14 @@ def test_prompt_logprobs_are_those_of_a_score(local: LLM) -> None:
     assert found == scored.logprobs[1:]
 
 
+@pytest.mark.slow
 def test_more_requests_than_slots(local: LLM) -> None:
     """Requests beyond the slots were refused, or took a neighbour's depths."""
     outputs = local.generate([PROMPTS[i % 3] for i in range(12)], params())
     assert records(outputs[:3]) * 4 == records(outputs)
 
 
+@pytest.mark.slow
 def test_pool_is_the_limit(folder: Path) -> None:
     """CASES A74: a prompt that the pool can never hold was taken; one that fits later refused."""
     with start(folder, in_process=True, kv_pages=41, page_size=8) as llm:
@@ -159,7 +161,8 @@ def test_impossible_sizes_are_refused(folder: Path) -> None:
         assert 1 <= len(str(caught.value).splitlines()) <= 4
 
 
-@pytest.mark.parametrize("phase", mostly_slow(["prompt", "decode", "idle"], "decode"))
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["prompt", "decode", "idle"])
 def test_stage_killed(folder: Path, phase: str) -> None:
     """CASES A99: a stage killed in its prompt, in decode or idle left a call waiting."""
     with start(folder, max_num_tokens=2) as llm:

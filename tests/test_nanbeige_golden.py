@@ -120,7 +120,8 @@ def test_the_engine_s_logits_at_every_position_and_loop(name: str, mode: ExitMod
         assert {*(scored[j][0] for j in scored), *last.depths} == {depth}
 
 
-@pytest.mark.parametrize("name", mostly_slow(MODELS, "nanbeige_b"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_greedy_tokens_through_llm(name: str) -> None:
     """What a user gets from LLM, together and alone: the authors' tokens at full depth."""
     wanted, loops = golden(name), load_model(name)[0].loops
@@ -136,7 +137,7 @@ def test_greedy_tokens_through_llm(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        *[(name, ["--in-process"]) for name in MODELS],
+        *mostly_slow([(name, ["--in-process"]) for name in MODELS], (MODELS[1], ["--in-process"])),
         pytest.param("nanbeige_a", [], marks=pytest.mark.slow, id="nanbeige_a-stage-process"),
     ],
 )
@@ -156,7 +157,8 @@ def test_greedy_tokens_through_the_command_line(
     assert found == [wanted[f"{p}.gen.ids"].tolist() for p in PROMPTS]
 
 
-@pytest.mark.parametrize("name", mostly_slow(MODELS, "nanbeige_b"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_bfloat16(name: str) -> None:
     """In the released dtype: the bits of a request do not depend on its neighbours, chunks or
     pages, and its first logits lie near the float32 ones."""

@@ -205,6 +205,7 @@ def test_score_takes_options(llm: LLM, tmp_path: Path) -> None:
         llm.score([*text, 1], sampling_params=params(extra={"state_table": path}))
 
 
+@pytest.mark.slow
 def test_a_stage_process_reads_tables(folder: Path, tmp_path: Path, llm: LLM) -> None:
     """The process of a stage stands in no folder of the user's and has its own memory."""
     path = saved(tmp_path / "t.npy", values())

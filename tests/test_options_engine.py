@@ -74,7 +74,8 @@ def same(found: Answer, wanted: Answer) -> bool:
     return bits and (found.tokens, found.depths) == (wanted.tokens, wanted.depths)
 
 
-@pytest.mark.parametrize(("layout", "mode"), mostly_slow(COMBINATIONS, ("last_exited", "full")))
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "mode"), COMBINATIONS)
 def test_options_against_the_reference(layout: str, mode: ExitMode) -> None:
     """Scale, table and the state handed on, all together in chunks, per layout and mode; a warm
     start that reads a wrong predecessor or misses the prompt's last one gives other tokens (A47).
@@ -109,7 +110,8 @@ def _with_preemptions(built: Built, requests: list[EngineRequest]) -> dict[int, 
     return answers
 
 
-@pytest.mark.parametrize(("layout", "mode"), mostly_slow(COMBINATIONS, ("last_exited", "full")))
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "mode"), COMBINATIONS)
 def test_a_replay_hands_on_the_same_states(layout: str, mode: ExitMode) -> None:
     """A preempted request is recomputed to the bit: forced rows of a warm start run one by one,
     each from the state of the one before, and tables stay where they are (A16)."""
@@ -198,6 +200,7 @@ def test_score_with_a_warm_start(layout: str) -> None:
             assert alone.scored[position][2].tobytes() == logits.tobytes()
 
 
+@pytest.mark.slow
 def test_tables_are_kept_apart_and_given_up() -> None:
     """Requests with different tables run together and again in the places of those before; an
     abort gives a place back as well. A place that is not released would run out (A25)."""

@@ -93,7 +93,8 @@ def test_golden_generation_at_full_depth(name: str) -> None:
         close(answers[i].logits, golden(name)[f"{p}.gen.logits"])
 
 
-@pytest.mark.parametrize("name", mostly_slow(OUROS, "ouro_b"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OUROS)
 def test_golden_generation_with_exits_in_mode_full(name: str) -> None:
     """Tokens and exit depths of the authors' own early exit, all thresholds in one engine."""
     setup, wanted = Setup(model=name, mode="full", num_slots=5), golden(name)
@@ -174,7 +175,7 @@ _CASES: list[dict[str, float]] = [
 
 
 @pytest.mark.parametrize("model", mostly_slow(MODELS, "tiny_b"))
-@pytest.mark.parametrize(("layout", "mode"), COMBINATIONS)
+@pytest.mark.parametrize(("layout", "mode"), mostly_slow(COMBINATIONS, ("last_exited", "skip")))
 def test_gate_against_the_reference(model: str, layout: str, mode: ExitMode, seed: int) -> None:
     """Which plane a deeper reader sees after an exit, per layout and mode (A15, A5, A6).
 
@@ -295,6 +296,7 @@ def test_skip_differs_from_full(model: str, seed: int) -> None:
     assert not np.allclose(texts["skip"].logits[-1], texts["full"].logits[-1], atol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_depth_beyond_the_trained_one(seed: int) -> None:
     """A model with loops_override runs up to the engine's largest depth, and fewer (A6)."""
     setup = Setup(model="tiny_a", policy="fixed", page_size=4)
@@ -316,7 +318,7 @@ def test_planes_hold_different_keys(seed: int) -> None:
     assert set(RULES) == {"last_exited", "shared", "last_step", "no_fill"}
 
 
-@pytest.mark.parametrize("model", ["tiny_a", "tiny_b"])
+@pytest.mark.parametrize("model", mostly_slow(["tiny_a", "tiny_b"], "tiny_b"))
 def test_the_start_state_is_keyed_by_seed_and_position(model: str, seed: int) -> None:
     """The same state seed gives the same tokens alone and in company; another one gives others
     where the model draws its start state (A47)."""

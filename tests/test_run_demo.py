@@ -30,6 +30,7 @@ def test_demo_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 <= min(depths) < max(depths) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_demo_in_its_own_process() -> None:
     """`rlt run` printed the problem, and nothing else when stdout is no terminal."""

@@ -88,6 +88,7 @@ def test_a_row_is_the_same_alone_and_in_any_batch(threads: int, vocab: int) -> N
             assert_row(scored, count - 1, one, 0)
 
 
+@pytest.mark.slow
 def test_threads_change_nothing() -> None:
     """Guards a reduction that is cut differently for one thread and for two: torch halves the
     sum of a single long row."""
@@ -146,6 +147,7 @@ class NoHostRead(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 def test_the_host_reads_nothing_and_does_nothing_per_row() -> None:
     """Guards synchronisation and Python per row: the same operators for 1, 3 and 256 rows."""
     rows = make_rows(144)

@@ -12,6 +12,7 @@ from rlt_core.contract.errors import RequestError
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.schedule.request import ABORT, LENGTH, EngineRequest
 from tests.host_runs import VOCAB, Answer, HostRun, alone, random_requests
+from tests.selection import mostly_slow
 
 CHOICES: list[dict[str, Any]] = [
     {"layout": "last_exited", "strategy": "refill"},
@@ -49,7 +50,11 @@ def test_random_workloads_give_what_each_request_gets_alone(
     _compare(run, requests, choice)
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=IDS)
+@pytest.mark.parametrize(
+    "choice",
+    mostly_slow(CHOICES, CHOICES[0], CHOICES[5]),
+    ids=IDS,
+)
 def test_a_preemption_at_any_moment_changes_nothing(choice: dict[str, Any], seed: int) -> None:
     """Guards A97 and A82 in every state: in a chunk, with outputs in flight, with scores in
     flight, twice in a row; and a resume before the last outputs are in."""

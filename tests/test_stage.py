@@ -40,6 +40,7 @@ from rlt_core.stage.messages import (
     encode,
 )
 from tests.scripted_engine import CRASH, DIE, REFUSE, SLOW, report
+from tests.selection import mostly_slow
 
 WITHIN_S = 5.0
 Make = Callable[..., LLM]
@@ -195,7 +196,7 @@ def ask(llm: LLM, first: int, failures: list[BaseException], max_tokens: int = 4
         failures.append(error)
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("num_threads", mostly_slow([1, 3], 3))
 def test_killed_stage_fails_every_waiting_call(llm: LLM, num_threads: int) -> None:
     """CASES A99: requests in a killed stage waited for ever, and the child stayed."""
     failures: list[BaseException] = []
@@ -258,7 +259,7 @@ def test_fault_in_a_tick(in_process: bool, first: int, says: str) -> None:
             llm.generate({"prompt_token_ids": [5]})
 
 
-@pytest.mark.parametrize("in_process", [True, False])
+@pytest.mark.parametrize("in_process", mostly_slow([True, False], True))
 def test_start_up_error_keeps_its_class_and_text(in_process: bool) -> None:
     """A wrong choice was reported as "the stage process ended with status 1"."""
     with pytest.raises(ConflictError) as caught:
@@ -306,6 +307,7 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=50, cwd=there)
 
 
+@pytest.mark.slow
 def test_script_without_main_guard(tmp_path: Path) -> None:
     """multiprocessing's spawn ran the user's script again in the child. And a file with a
     library's name in the current folder was imported by the stage."""
@@ -321,6 +323,7 @@ def test_script_without_main_guard(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\n[5, 6]\n", "")
 
 
+@pytest.mark.slow
 def test_killed_client_leaves_no_stage(tmp_path: Path) -> None:
     """A client that was killed left its stage, with all its memory, behind."""
     done = run_script(
@@ -346,6 +349,7 @@ def test_dropped_llm_ends_its_stage() -> None:
     assert wait_until(lambda: not is_running(pid))
 
 
+@pytest.mark.slow
 def test_forked_copy_leaves_the_stage_alone(llm: LLM) -> None:
     """A forked worker that ended shut down its parent's stage, or took its socket's folder."""
     client = llm._client

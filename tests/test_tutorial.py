@@ -25,6 +25,7 @@ def test_every_block_of_the_tutorial_runs(built: Built, fresh: Environment, tmp_
     assert kinds["sh"] >= 6
 
 
+@pytest.mark.slow
 def test_a_block_that_fails_is_seen(tmp_path: Path) -> None:
     """Guards the runner itself: a command, an output or a diff that is wrong must not pass."""
     import sys
