@@ -54,14 +54,14 @@ class TickGraphs:
         self._ring = torch.zeros((_RING, total), dtype=torch.int64, pin_memory=True)
         self._idle = self._slots.tables[:-1].numel()  # an entry of the sentinel slot
         self._graphs: dict[tuple[int, Needs], _Graph] = {}
-        self._turn = 0
+        self._turn = self._version = 0
 
     def capture(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Capture every graph, the largest first; progress(done, of) after each."""
         self._slots.make_room()
         self._fill(None)
         self._inbox.copy_(self._ring[0])
-        pool = torch.cuda.graph_pool_handle()
+        self._version, pool = self._slots.version, torch.cuda.graph_pool_handle()
         todo = [(rows, needs) for rows in reversed(self._rows) for needs in self._variants]
         for done, (rows, needs) in enumerate(todo):
             self._graphs[rows, needs] = self._captured(rows, needs, pool)
@@ -70,6 +70,8 @@ class TickGraphs:
     def run(self, tick: TickInput, needs: Needs) -> Results | None:
         """Replay a tick, table changes and all; None when no graph fits it."""
         num = len(tick.decode_slots)
+        if self._slots.version != self._version:
+            return None  # more tables at once than there was room for: rare, and right all the same
         if len(tick.prompt) or not num or len(tick.table_at) > NUM_CHANGES:
             return None
         rows = next(rows for rows in self._rows if rows >= num)

@@ -10,7 +10,10 @@ from torch import Tensor
 from rlt_core.contract.errors import PluginError
 from rlt_core.contract.specs import STATE_SEED, ParamSpec
 from rlt_core.runtime.option_columns import MAX_TABLES, OptionColumns, TableUpload
+from rlt_core.runtime.upload import Upload
 
+# What the tables of an option may take before any request has brought one.
+ROOM_BYTES = 1 << 30
 DTYPES = {"float": torch.float32, "int": torch.int64, "flag": torch.bool}
 
 
@@ -46,7 +49,10 @@ class OptionSlots:
         self.chains = full(torch.bool, False) if chained else None
         self._widths, self._max_len = dict(widths), max_len
         self._tables: dict[str, Tensor] = {}
-        self._dtype, self._device = dtype, device
+        self._dtype, self._upload = dtype, Upload(device)
+        self._fixed = False
+        # How often a table's tensor gave way to another: graphs captured before read the old one.
+        self.version = 0
 
     def bind_seed(self, state_seed: Tensor) -> None:
         """The slots' state seeds int64 [S + 1] are the option of that name."""
@@ -56,13 +62,22 @@ class OptionSlots:
     def admit(self, new: OptionColumns, at: Tensor) -> None:
         """Put the options of new residents of the slots `at` in place."""
         for name, column in new.scalars.items():
-            self.values[name][at] = self._tensor(column)
+            self.values[name][at] = self._upload(column)
         for name, column in new.tables.items():
-            self.table_at[name][at] = self._tensor(column)
+            self.table_at[name][at] = self._upload(column)
         if self.chains is not None:
-            self.chains[at] = self._tensor(new.chains)
+            self.chains[at] = self._upload(new.chains)
         for upload in new.uploads:
             self._put(upload)
+
+    def make_room(self) -> None:
+        """Make the tables' tensors at once, for graphs that are captured before any request: all
+        places, or those that ROOM_BYTES hold."""
+        self._fixed = True
+        for name, width in self._widths.items():
+            size = self._max_len * width * self._dtype.itemsize
+            places = max(1, min(MAX_TABLES, ROOM_BYTES // size))
+            self._tables[name] = self._empty(places, width)
 
     def value(self, name: str, slot: Tensor) -> Tensor:
         """A scalar of rows in slots int64 [R]: [R]."""
@@ -78,27 +93,29 @@ class OptionSlots:
         given = place >= 0
         if name not in self._tables:
             shape = (len(slot), self._widths[name])
-            return torch.zeros(shape, dtype=self._dtype, device=self._device), given
+            return torch.zeros(shape, dtype=self._dtype, device=slot.device), given
         # A finished slot's row stands one past the end.
         rows = self._tables[name][place.clamp(min=0), position.clamp(max=self._max_len - 1)]
         return torch.where(given[:, None], rows, 0), given
 
     def _put(self, upload: TableUpload) -> None:
         """Write a table; the tensor doubles when its places are used up."""
-        have = None if upload.alone else self._tables.get(upload.name)
+        gone = upload.alone and not self._fixed
+        have = None if gone else self._tables.get(upload.name)
         num = 0 if have is None else len(have)
         if upload.index >= num:
             places = max(upload.index + 1, min(2 * num, MAX_TABLES))
-            shape = (places, self._max_len, self._widths[upload.name])
-            grown = torch.zeros(shape, dtype=self._dtype, device=self._device)
+            grown = self._empty(places, self._widths[upload.name])
             if have is not None:
                 grown[:num] = have
             self._tables[upload.name] = grown
-        values = self._tensor(upload.values).to(self._dtype)
+            self.version += 1
+        values = self._upload(upload.values).to(self._dtype)
         self._tables[upload.name][upload.index, : len(values)] = values
 
-    def _tensor(self, array: object) -> Tensor:
-        return torch.as_tensor(array, device=self._device)
+    def _empty(self, places: int, width: int) -> Tensor:
+        shape = (places, self._max_len, width)
+        return torch.zeros(shape, dtype=self._dtype, device=self._upload.device)
 
 
 def _undeclared(kind: str, name: str, known: Mapping[str, object]) -> PluginError:

@@ -188,9 +188,17 @@ class Slots:
             getattr(self, name)[at] = getattr(whole, name)
 
     def make_room(self) -> None:
-        """Make what the first penalty or bias would, for graphs that are captured before it."""
+        """Make what the first penalty or bias would, for graphs that are captured before it,
+        and the tables of options."""
         self._make_counts()
         self._make_bias()
+        if self.options is not None:
+            self.options.make_room()
+
+    @property
+    def version(self) -> int:
+        """Changes when an array gives way to another, which a captured graph would not see."""
+        return 0 if self.options is None else self.options.version
 
     def _make_counts(self) -> tuple[Tensor, Tensor]:
         if self.counts is None or self.in_prompt is None:
