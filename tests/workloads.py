@@ -51,7 +51,7 @@ SCHEDULE: dict[str, tuple[object, ...]] = {
     "strategy": ("refill", "cohort"),
     "chunk_size": (1, 7, 16, 64),
     "page_size": (4, 16),
-    "num_slots": (2, 4, 6),
+    "num_slots": (3, 4, 6),
     "num_places": (7, 64),
     "pool": ("large", "tiny"),
     "ticks_in_flight": (1, 2),
@@ -60,11 +60,15 @@ SCHEDULE: dict[str, tuple[object, ...]] = {
 }
 if DEVICE.startswith("cuda"):
     SCHEDULE["graphs"] = (False, True)
-POOL_SIZE = 11  # different requests per meaning
-NUM_REQUESTS, NUM_WITH_ABORTS = 6, 11
+POOL_SIZE = 8  # different requests per meaning
+NUM_REQUESTS = 8  # more than there are slots
+MOST_TICKS = 18  # of a prompt alone
 RESIDENT = (State.PROMPT, State.DECODE)
-OUTSIDE = (State.WAITING, State.PREEMPTED)
-PREEMPT_SHARE = 0.02  # of the steps in which a resident loses its slot, beside what the pool forces
+# A request that is to be preempted always is; one that is to wait may get a slot at once.
+OUTSIDE = 4 * (State.WAITING,) + 3 * (State.PREEMPTED,)
+PREEMPT_SHARE = (
+    0.015  # of the steps in which a resident loses its slot, beside what the pool forces
+)
 
 
 def meanings(draw: random.Random) -> list[Row]:
@@ -114,16 +118,15 @@ def workload(row: Row, made: list[EngineRequest], draw: random.Random) -> Worklo
     aborts, pool, leave = bool(row.pop("aborts")), row.pop("pool"), row.pop("leave")
     assert isinstance(leave, tuple)
     setup = Setup(**row, min_leave=leave[0], leave_places=leave[1])  # type: ignore[arg-type]
-    count = NUM_WITH_ABORTS if aborts else NUM_REQUESTS
     fit = [t for t, request in enumerate(made) if _is_quick(setup, request, pool == "tiny")]
-    chosen = [draw.choice(fit) for _ in range(count)]
+    chosen = [draw.choice(fit) for _ in range(NUM_REQUESTS)]
     first = draw.randrange(1000)
     requests = [
         replace(made[t], request_id=first + 7 * i, priority=draw.choice((0, 0, 0, 1)))
         for i, t in enumerate(chosen)
     ]
     ids = [request.request_id for request in requests]
-    gap = draw.choice((0, 0, 2, 5))
+    gap = draw.choice((0, 0, 0, 2) if aborts else (0, 0, 2, 5))
     load = Workload(
         setup=replace(setup, num_pages=_tiny_pool(setup, requests, draw))
         if pool == "tiny"
@@ -133,8 +136,9 @@ def workload(row: Row, made: list[EngineRequest], draw: random.Random) -> Worklo
         arrival={id_: gap * i + draw.randrange(gap + 1) for i, id_ in enumerate(ids)},
     )
     if aborts:
-        load.abort_in = {id_: draw.choice(RESIDENT) for id_ in draw.sample(ids[:6], 4)}
-        load.abort_in |= {id_: draw.choice(OUTSIDE) for id_ in draw.sample(ids[6:], 4)}
+        # The last ones are those that wait.
+        load.abort_in = {id_: draw.choice(RESIDENT) for id_ in draw.sample(ids[:5], 3)}
+        load.abort_in |= {id_: draw.choice(OUTSIDE) for id_ in ids[5:]}
     return load
 
 
@@ -227,22 +231,22 @@ def _is_quick(setup: Setup, request: EngineRequest, tiny_pool: bool) -> bool:
     chunk = 1 if setup.layout == "shared" else min(setup.chunk_size, setup.num_places)
     ticks = -(-length // chunk) * request.loops
     if not tiny_pool:
-        return ticks <= 24
+        return ticks <= MOST_TICKS
     grows = request.kind != "score" or request.request_id == POOL_SIZE - 1
-    return ticks <= 24 and grows and length <= setup.page_size + 2
+    return ticks <= MOST_TICKS and grows and length <= setup.page_size + 2
 
 
 def _template(meaning: Row, number: int, draw: random.Random) -> EngineRequest:
     shape, _ = load_model(str(meaning["model"]))
     serial = meaning["layout"] == "shared"
     # Around page borders; a prompt that runs position by position costs length x loops ticks.
-    lengths = (3, 4, 1, 4, 5, 9, 3, 2, 6, 5, 7) if serial else (3, 4, 1, 4, 5, 17, 9, 18, 33, 8, 16)
+    lengths = (3, 4, 1, 5, 2, 6, 4, 5) if serial else (3, 4, 1, 5, 17, 33, 9, 16)
     length = lengths[number]
     prompt = np.array([draw.randrange(shape.vocab_size) for _ in range(length)], np.int64)
     loops = shape.loops if draw.random() < 0.7 else draw.randint(2, deepest(shape))
     least = draw.choice((1, 1, 1, 2))
     most = loops if draw.random() < 0.6 else draw.randint(least, loops)
-    outputs = draw.randint(6, 8) if number < 3 else draw.randint(3, 5)
+    outputs = draw.randint(5, 7) if number < 3 else draw.randint(2, 3)
     fields: dict[str, Any] = {
         "loops": loops,
         "min_loops": least,
