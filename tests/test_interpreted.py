@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "tests/interpreted"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_kernels_under_the_interpreter() -> None:

@@ -146,6 +146,7 @@ def test_pool_is_the_limit(folder: Path) -> None:
         assert str(report.max_len) in str(output.error)
 
 
+@pytest.mark.slow
 def test_impossible_sizes_are_refused(folder: Path) -> None:
     """CASES A74, A100: sizes that cannot work failed at the first request, or long after."""
     for options, kind in (
