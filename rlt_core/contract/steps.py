@@ -58,6 +58,8 @@ class RunningRows:
 
     depth counts the loop of this tick (1 for rows that stand still); plane is what it writes and
     reads; key_len int64 [R + 1] is position + 1 for live rows and 0 for others and the last entry.
+    page_row: the row's page table among all tables of the stage, for part 0 of the track that
+    `enter` was told.
     parked: how many rows waited for a page, int64 of no dimension or of one entry.
     """
 
@@ -69,17 +71,19 @@ class RunningRows:
     live: Tensor
     enters: Tensor
     key_len: Tensor
+    page_row: Tensor
     parked: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingRows:
     """Rows at the coda and head: slot (the sentinel for an empty place), position, depth int64
-    [L], those that leave first; count int32 [1] says how many do."""
+    [L], those that leave first, live bool [L]; count int32 [1] says how many do."""
 
     slot: Tensor
     position: Tensor
     depth: Tensor
+    live: Tensor
     count: Tensor
 
 
@@ -107,9 +111,17 @@ class FilledTrack:
 class DecodeSteps(Protocol):
     """The steps, in the order in which a tick runs them."""
 
-    def enter(self, slots: SlotArrays, rows: Tensor, *, all_left: bool) -> RunningRows:
+    def apply(self, slots: SlotArrays, limits: Tensor, at: Tensor, page: Tensor) -> None:
+        """What the host changed: page_limit of all slots but the sentinel becomes limits int64 [S],
+        and entries `at` int64 [N] of the flat tables become page int64 [N]."""
+        ...
+
+    def enter(
+        self, slots: SlotArrays, rows: Tensor, *, all_left: bool, first: int, parts: int
+    ) -> RunningRows:
         """Ready slots among rows int64 [R] enter at depth 1, or park; running ones take their next
-        loop. all_left: nobody enters while any slot runs or leaves."""
+        loop. all_left: nobody enters while any slot runs or leaves. Plane p of the track meant by
+        page_row is row first + p * parts of a slot's tables."""
         ...
 
     def mix(self, entering: Tensor, kept: Tensor, rows: RunningRows) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -58,7 +58,9 @@ class Rows:
     live: Tensor
     tiles: Tiles
     num_chunks: int
-    key_len: Tensor | None = None  # int64 [R + 1], when it has been made already
+    # What has been made already: int64 [R + 1], and int64 [R] by track and part.
+    key_len: Tensor | None = None
+    page_rows: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
 
 class Launch:
@@ -80,7 +82,7 @@ class Launch:
         self._ops = services.ops if num_rows is None else services.ops.limited(num_rows)
         self._chained, self._store = chained, store
         self._places: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
-        self._page_rows: dict[tuple[str, int], Tensor] = {}
+        self._page_rows = rows.page_rows
         self._hidden: Tensor | None = None
         self._lengths = rows.key_len
         self._at: tuple[Tensor, Tensor] | None = None

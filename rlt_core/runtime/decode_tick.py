@@ -6,6 +6,7 @@ steps, and for ticks with prompt rows.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from rlt_core.contract.protocols import LoopedModel
@@ -50,12 +51,26 @@ class DecodeTick:
             for track in program.services.tracks.values()
             if track.per_depth and program.fills
         ]
+        # The first per-depth track: the loop's own, whose page tables `enter` finds.
+        tracks = program.services.tracks.values()
+        self._looped = next(track for track in tracks if track.per_depth)
+        self._zeros: dict[int, Tensor] = {}
+
+    def apply(self, limits: Tensor, at: Tensor, page: Tensor) -> None:
+        """The host's changes of page limits and tables (DecodeSteps.apply)."""
+        self.steps.apply(self._arrays, limits, at, page)
 
     def __call__(self, t: TickTensors) -> Results:
         """Run the tick; t.tick is a tensor."""
         assert not isinstance(t.tick, int)
         s, arrays, program = self.slots, self._arrays, self._program
-        rows = self.steps.enter(arrays, t.decode_slots, all_left=program.entry is Entry.ALL_LEFT)
+        rows = self.steps.enter(
+            arrays,
+            t.decode_slots,
+            all_left=program.entry is Entry.ALL_LEFT,
+            first=self._looped.first,
+            parts=self._looped.parts,
+        )
         before = self._before(rows, t)
         ctx = self._launch(rows, t)
         state = self.model.loop(before, ctx)
@@ -76,7 +91,7 @@ class DecodeTick:
         if s.options is not None and s.options.chains is not None:
             given = s.options.chains[rows.slot] & (rows.position > 0)
             chained = (s.read_state[rows.slot], given)
-        at = self._rows(rows, t, depth=rows.depth.new_zeros(rows.depth.shape), live=rows.enters)
+        at = self._rows(rows, t, depth=self._none(rows.slot), live=rows.enters)
         entering = self.model.prelude(rows.token, Launch(self.services, at, s, chained=chained))
         return self.steps.mix(entering, s.state, rows)
 
@@ -95,7 +110,15 @@ class DecodeTick:
             tiles=t.tiles,
             num_chunks=t.num_chunks,
             key_len=rows.key_len if runs else None,
+            page_rows={(self._looped.name, 0): rows.page_row} if runs else {},
         )
+
+    def _none(self, like: Tensor) -> Tensor:
+        """Zeros int64 of that length, made once and never written."""
+        num = like.shape[0]
+        if num not in self._zeros:
+            self._zeros[num] = torch.zeros_like(like)
+        return self._zeros[num]
 
     def _says(
         self, rows: RunningRows, state: Tensor, before: Tensor, ctx: Launch, t: TickTensors
@@ -120,14 +143,14 @@ class DecodeTick:
         leaving = self.steps.leave(
             arrays, t.decode_slots, t.tick, places=t.num_leave, min_leave=self._program.min_leave
         )
-        none = leaving.slot.new_zeros(leaving.slot.shape)
+        none = self._none(leaving.slot)
         at = Rows(
             slot=leaving.slot,
             position=leaving.position,
             depth=leaving.depth,
             write_plane=none,
             read_plane=none,
-            live=leaving.slot != s.sentinel,
+            live=leaving.live,
             tiles=t.coda_tiles,
             num_chunks=t.num_chunks,
         )

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import PluginError
@@ -106,7 +107,9 @@ class Executor:
     def capture(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Capture graphs for ticks of decode rows; progress(done, of) after each of them."""
         with torch.inference_mode():
-            self._graphs = TickGraphs(self._run, self.slots, self.emitter, self.config, self.inputs)
+            self._graphs = TickGraphs(
+                self._run, self._change, self.slots, self.emitter, self.config, self.inputs
+            )
             self._graphs.capture(progress)
 
     def submit(self, tick: TickInput) -> None:
@@ -148,6 +151,14 @@ class Executor:
         if len(tick.table_at):
             s.tables.view(-1)[self._upload(tick.table_at)] = self._upload(tick.table_page)
         s.page_limit[:-1] = self._upload(tick.page_limit)
+
+    def _change(self, limits: Tensor, at: Tensor, page: Tensor) -> None:
+        """The same of tensors: limits int64 [S]; entries and pages int64 [N]."""
+        if self._decode is not None:
+            self._decode.apply(limits, at, page)
+            return
+        self.slots.page_limit[:-1] = limits
+        self.slots.tables.view(-1)[at] = page.int()
 
 
 _SIGNALS = frozenset({"gate", "state", "logits"})

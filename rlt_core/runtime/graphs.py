@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rlt_core.runtime.batch import NUM_PROMPT_COLUMNS, EngineConfig, PromptRows, TickInput
 from rlt_core.runtime.collect import Results
@@ -38,12 +39,15 @@ class TickGraphs:
     def __init__(
         self,
         run: Callable[[TickTensors], Results],
+        apply: Callable[[Tensor, Tensor, Tensor], None],
         slots: Slots,
         emitter: Emitter,
         config: EngineConfig,
         inputs: TickInputs,
     ) -> None:
-        """run: one tick, whose sampling follows emitter.needs."""
+        """run: one tick, whose sampling follows emitter.needs. apply: page limits int64 [S], flat
+        entries of the page tables int64 [N] and the pages that go there."""
+        self._apply = apply
         self._run, self._slots, self._emitter, self._inputs = run, slots, emitter, inputs
         self._rows = row_counts(config.num_slots)
         self._variants = variants(config.max_logprobs)
@@ -113,8 +117,7 @@ class TickGraphs:
 
     def _tick(self, tensors: TickTensors) -> Results:
         _, limits, _, at, page = torch.split(self._inbox, self._sizes)
-        self._slots.page_limit[:-1] = limits
-        self._slots.tables.view(-1)[at] = page.int()
+        self._apply(limits, at, page)
         return self._run(tensors)
 
     def _tensors(self, rows: int) -> TickTensors:

@@ -17,8 +17,8 @@ from rlt_kernels.launch import can_overlap
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Programs that fill the chip; fewer rows are split over more programs.
-_PROGRAMS = 528
+# Most programs of a launch of decode rows: a chunk each while they last.
+_PROGRAMS = 16384
 _HEADS = 8
 
 
@@ -27,9 +27,9 @@ class TritonAttention:
 
     tile_rows = 64
 
-    def __init__(self, programs: int = _PROGRAMS, warps: int = 4, stages: int = 2) -> None:
-        """programs: how many fill the chip; the others are the decode kernel's."""
-        self._programs, self._warps, self._stages = programs, warps, stages
+    def __init__(self, programs: int = _PROGRAMS, warps: int = 4) -> None:
+        """programs and warps of the decode kernel; more programs than chunks are never started."""
+        self._programs, self._warps = programs, warps
         # All that were ever made: a captured graph goes on using the one it was captured with.
         self._arrived: list[Tensor] = []
 
@@ -98,16 +98,17 @@ class TritonAttention:
         hidden = rows.hidden if hides else rows.key_len
         pdl = can_overlap(q.device)
         extra = {"launch_pdl": True} if pdl else {}
-        decode_kernel[(num, groups, splits)](
+        decode_kernel[(groups, num, splits)](
             q, k, v, out, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
             hidden, rows.hidden_row if hides else rows.key_len, highest, total, mixed, arrived,
             pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
             q.stride(0), k.stride(0), v.stride(0), hidden.shape[-1], cos.stride(0),
             scale / math.log(2), chunks,
             REP=rep, LANES=max(16, triton.next_power_of_2(rep)), D=size,
-            DP=max(16, triton.next_power_of_2(size)), PAGE=rows.pool.shape[3], SPLITS=splits,
+            DP=max(16, triton.next_power_of_2(size)), PAGE=rows.pool.shape[3],
+            SPLITS=splits, RP=triton.next_power_of_2(rep),
             ROPE=rope, INTERLEAVED=interleaved, STORE=rows.store, HIDES=hides, DOT="ieee",
-            STAGES=self._stages, WHOLE=_whole(pool), PDL=pdl, num_warps=self._warps, **extra,
+            WHOLE=_whole(pool), PDL=pdl, num_warps=self._warps, **extra,
         )  # fmt: skip
 
     def _cells(
@@ -141,7 +142,8 @@ class TritonAttention:
             first, pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
             hidden.shape[-1], scale / math.log(2),
             H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
-            PAGE=rows.pool.shape[3], HIDES=hides, DOT="ieee", STAGES=1, WHOLE=_whole(pool), num_warps=4,
+            PAGE=rows.pool.shape[3], HIDES=hides, DOT="ieee", STAGES=1, WHOLE=_whole(pool),
+            num_warps=4,
         )  # fmt: skip
 
     def _counters(self, count: int, device: torch.device) -> Tensor:

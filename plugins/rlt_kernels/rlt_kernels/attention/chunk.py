@@ -18,14 +18,14 @@ CHUNK = tl.constexpr(128)
 def key_offsets(
     pages_ptr,  # the row's page table
     n,  # positions [CHUNK]
-    num_keys,
+    there,  # [CHUNK]: those that have a page
     page_stride,
     position_stride,
     PAGE: tl.constexpr,
     WHOLE: tl.constexpr,  # positions that a page's stride is, where it is a whole number; or 0
 ):
     """Offsets [CHUNK] of the positions' vectors from the first page, side and head."""
-    page = tl.load(pages_ptr + n // PAGE, mask=n < num_keys, other=0)
+    page = tl.load(pages_ptr + n // PAGE, mask=there, other=0)
     if WHOLE > 0:
         return (page * WHOLE + n % PAGE).to(tl.int64) * position_stride
     else:

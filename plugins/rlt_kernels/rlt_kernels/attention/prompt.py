@@ -133,7 +133,7 @@ def tile_kernel(
     mixed = tl.zeros((ROWS, DP), tl.float32)
     for chunk in tl.range(0, tl.cdiv(longest, CHUNK).to(tl.int32), num_stages=STAGES):
         n = chunk * CHUNK + tl.arange(0, CHUNK)
-        at = key_offsets(table_ptr, n, longest, page_stride, position_stride, PAGE, WHOLE)
+        at = key_offsets(table_ptr, n, n < longest, page_stride, position_stride, PAGE, WHOLE)
         held = n < longest
         seen = n[None, :] < num_keys[:, None]
         if HIDES:

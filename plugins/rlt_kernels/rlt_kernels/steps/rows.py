@@ -10,7 +10,18 @@ import triton.language as tl
 READY = tl.constexpr(2)
 RUN = tl.constexpr(3)
 LEAVING = tl.constexpr(4)
-_FREE = ("R", "S", "depths", "key_width")
+_FREE = ("R", "S", "depths", "key_width", "table_rows", "first", "parts")
+
+
+@triton.jit(do_not_specialize=("S", "N"), do_not_specialize_on_alignment=("limits", "at", "page"))
+def apply_changes(page_limit, tables, limits, at, page, S, N, BLOCK: tl.constexpr):
+    """page_limit of S slots, and N entries of the flat tables."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    limit = tl.load(limits + index, mask=index < S, other=0)
+    tl.store(page_limit + index, limit, mask=index < S)
+    entry = tl.load(at + index, mask=index < N, other=0)
+    value = tl.load(page + index, mask=index < N, other=0)
+    tl.store(tables + entry, value.to(tl.int32), mask=index < N)
 
 
 @triton.jit(do_not_specialize=_FREE)
@@ -32,12 +43,16 @@ def enter_rows(
     out_live,
     out_enters,
     out_key_len,
+    out_page_row,
     out_parked,
     R,
     S,
     depths,
     key_width,
     max_depth,
+    table_rows,
+    first,
+    parts,
     BLOCK: tl.constexpr,
     ALL: tl.constexpr,  # at least S, for the cohort's look at all slots; 0: none
     HIDES: tl.constexpr,
@@ -71,6 +86,7 @@ def enter_rows(
     tl.store(out_token + row, word, mask=inside)
     tl.store(out_depth + row, loop, mask=inside)
     tl.store(out_plane + row, plane, mask=inside)
+    tl.store(out_page_row + row, slot * table_rows + first + plane * parts, mask=inside)
     tl.store(out_live + row, runs.to(tl.int8), mask=inside)
     tl.store(out_enters + row, enters.to(tl.int8), mask=inside)
     # the entry past the last row is 0
@@ -152,6 +168,7 @@ def leave_rows(
     out_slot,
     out_position,
     out_depth,
+    out_live,
     out_count,
     R,
     S,
@@ -198,6 +215,7 @@ def leave_rows(
     tl.store(out_slot + free, tl.zeros((PLACES,), tl.int64) + S, mask=empty)
     tl.store(out_position + free, tl.zeros((PLACES,), tl.int64), mask=empty)
     tl.store(out_depth + free, tl.zeros((PLACES,), tl.int64), mask=empty)
+    tl.store(out_live + free, (free < count).to(tl.int8), mask=free < L)
     tl.store(out_count, count)
 
 

@@ -8,7 +8,13 @@ import torch
 import triton
 
 from rlt_core.contract.steps import Drawn, LeavingRows, RunningRows
-from rlt_kernels.steps.rows import advance_rows, enter_rows, leave_rows, settle_rows
+from rlt_kernels.steps.rows import (
+    advance_rows,
+    apply_changes,
+    enter_rows,
+    leave_rows,
+    settle_rows,
+)
 from rlt_kernels.steps.sampling import drawn_rows, peak_blocks, rank_blocks, score_blocks
 from rlt_kernels.steps.states import fill_rows, keep_rows, mix_rows
 
@@ -18,26 +24,37 @@ if TYPE_CHECKING:
     from rlt_core.contract.steps import FilledTrack, SlotArrays
 
 _WIDTH = 2048  # columns of a state that one program moves
+_CHANGES = 256  # page-table entries of one program
 _VOCAB = 1024  # logits of one program
 
 
 class TritonSteps:
     """DecodeSteps; holds nothing but what it asks the device once."""
 
-    def enter(self, slots: SlotArrays, rows: Tensor, *, all_left: bool) -> RunningRows:
+    def apply(self, slots: SlotArrays, limits: Tensor, at: Tensor, page: Tensor) -> None:
+        """See DecodeSteps."""
+        sizes = (limits.shape[0], at.shape[0])
+        apply_changes[(triton.cdiv(max(sizes), _CHANGES),)](
+            slots.page_limit, slots.tables, limits, at, page, *sizes, BLOCK=_CHANGES
+        )
+
+    def enter(
+        self, slots: SlotArrays, rows: Tensor, *, all_left: bool, first: int, parts: int
+    ) -> RunningRows:
         """See DecodeSteps."""
         num, sentinel = rows.shape[0], slots.phase.shape[0] - 1
-        ints = torch.empty((5, num + 1), dtype=torch.int64, device=rows.device)
+        ints = torch.empty((6, num + 1), dtype=torch.int64, device=rows.device)
         flags = torch.empty((2, num), dtype=torch.bool, device=rows.device)
-        position, token, depth, plane, key_len = ints.unbind()
+        position, token, depth, plane, page_row, key_len = ints.unbind()
         parked = torch.empty(1, dtype=torch.int64, device=rows.device)
         live, enters = flags.unbind()
         hides = slots.key_depth is not None
         enter_rows[(1,)](
             rows, slots.phase, slots.token, slots.position, slots.depth, slots.page_limit,
             slots.read_depth, _or(slots.key_depth, rows), slots.loops, slots.write,
-            position, token, depth, plane, live, enters, key_len, parked,
+            position, token, depth, plane, live, enters, key_len, page_row, parked,
             num, sentinel, slots.write.shape[1], _width(slots), slots.max_depth,
+            slots.tables.shape[1], first, parts,
             BLOCK=_block(num), ALL=_block(sentinel) if all_left else 0, HIDES=hides,
             num_warps=_warps(num),
         )  # fmt: skip
@@ -50,6 +67,7 @@ class TritonSteps:
             live=live,
             enters=enters,
             key_len=key_len,
+            page_row=page_row[:num],
             parked=parked,
         )
 
@@ -108,14 +126,15 @@ class TritonSteps:
         num, sentinel = rows.shape[0], slots.phase.shape[0] - 1
         ints = torch.empty((3, places), dtype=torch.int64, device=rows.device)
         slot, position, depth = ints.unbind()
+        live = torch.empty(places, dtype=torch.bool, device=rows.device)
         count = torch.empty(1, dtype=torch.int32, device=rows.device)
         leave_rows[(1,)](
             rows, tick, slots.phase, slots.position, slots.page_limit, slots.left_at,
-            slots.read_depth, slots.loops, slot, position, depth, count,
+            slots.read_depth, slots.loops, slot, position, depth, live, count,
             num, sentinel, places, min_leave,
             BLOCK=_block(num), PLACES=_block(places), WAITS=min_leave > 1, num_warps=8,
         )  # fmt: skip
-        return LeavingRows(slot=slot, position=position, depth=depth, count=count)
+        return LeavingRows(slot=slot, position=position, depth=depth, live=live, count=count)
 
     def sample(self, slots: SlotArrays, leaving: LeavingRows, logits: Tensor) -> Drawn:
         """See DecodeSteps."""
