@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import torch
 
-from rlt_core.schedule.request import EngineRequest
 from rlt_core.runtime.weights import random_weights
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.stage.build import build_engine, build_parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,7 +76,7 @@ class Pending:
         host = dict(self._host)
         ints = _ints(host.pop("ints"))
         columns = ints[: len(ints) - NUM_COUNTS].reshape(NUM_EVENT_COLUMNS, -1)
-        others = {
+        others: dict[str, Any] = {
             name: _floats(found) if found.is_floating_point() else _ints(found)
             for name, found in host.items()
         }

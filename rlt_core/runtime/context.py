@@ -122,10 +122,10 @@ class Launch:
         table = None if rope is None else self._services.rope.get(rope)
         if self._services.paged is not None:
             q, k = prepare_qk(q, k, self._rows.position, qk_bias=qk_bias, qk_norm=qk_norm)
-            turn = None if table is None else table.turn
-            rows = self._paged(places, layer, store=store and self._store)
+            paged = self._paged(places, layer, store=store and self._store)
             scale = 1.0 / math.sqrt(places.head_dim)
-            return self._services.paged.paged(q, k, v, rows, scale, turn)
+            turn = None if table is None else table.turn
+            return self._services.paged.paged(q, k, v, paged, scale, turn)
         q, k = prepare_qk(q, k, self._rows.position, table=table, qk_bias=qk_bias, qk_norm=qk_norm)
         part, unit = divmod(layer, places.unit_layers)
         write_page, tile_pages = self._pages(places, part)

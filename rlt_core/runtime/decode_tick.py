@@ -61,8 +61,9 @@ class DecodeTick:
         self.steps.apply(self._arrays, limits, at, page)
 
     def __call__(self, t: TickTensors) -> Results:
-        """Run the tick; t.tick is a tensor."""
-        assert not isinstance(t.tick, int)
+        """Run the tick."""
+        if isinstance(t.tick, int):
+            t.tick = torch.full((), t.tick, dtype=torch.int64, device=self.slots.device)
         s, arrays, program = self.slots, self._arrays, self._program
         rows = self.steps.enter(
             arrays,
@@ -82,7 +83,7 @@ class DecodeTick:
         else:
             for track in self._tracks:
                 self.steps.fill_planes(arrays, rows, decided, track)
-        return self._leave(t, counts)
+        return self._leave(t, t.tick, counts)
 
     def _before(self, rows: RunningRows, t: TickTensors) -> Tensor:
         """The state that each row takes into this loop."""
@@ -138,10 +139,10 @@ class DecodeTick:
         )
         return self.decide.says(asking, state, before, ctx, None, t)
 
-    def _leave(self, t: TickTensors, counts: Tensor) -> Results:
+    def _leave(self, t: TickTensors, tick: Tensor, counts: Tensor) -> Results:
         s, arrays = self.slots, self._arrays
         leaving = self.steps.leave(
-            arrays, t.decode_slots, t.tick, places=t.num_leave, min_leave=self._program.min_leave
+            arrays, t.decode_slots, tick, places=t.num_leave, min_leave=self._program.min_leave
         )
         none = self._none(leaving.slot)
         at = Rows(

@@ -132,8 +132,6 @@ class Executor:
         """One tick: in fused steps where there are some and no prompt rows."""
         if self._decode is None or t.has_prompt:
             return results_of(self.program(t))
-        if isinstance(t.tick, int):
-            t.tick = torch.full((), t.tick, dtype=torch.int64, device=self.device)
         return self._decode(t)
 
     def _apply(self, tick: TickInput) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class TickGraphs:
         self._rows = row_counts(config.num_slots)
         self._variants = variants(config.max_logprobs)
         self._chunks = config.table_width * config.page_size // 128
-        self._sizes = (1, config.num_slots, self._rows[-1], NUM_CHANGES, NUM_CHANGES)
+        self._sizes = [1, config.num_slots, self._rows[-1], NUM_CHANGES, NUM_CHANGES]
         device, total = self._slots.device, sum(self._sizes)
         self._inbox = torch.zeros(total, dtype=torch.int64, device=device)
         self._ring = torch.zeros((_RING, total), dtype=torch.int64, pin_memory=True)
@@ -102,7 +103,7 @@ class TickGraphs:
         at[:changes], at[changes:] = tick.table_at, self._idle
         page[:changes], page[changes:] = tick.table_page, 0
 
-    def _captured(self, rows: int, needs: Needs, pool: tuple[int, int]) -> _Graph:
+    def _captured(self, rows: int, needs: Needs, pool: Any) -> _Graph:
         tensors = self._tensors(rows)
         self._emitter.needs = needs
         stream = torch.cuda.Stream()

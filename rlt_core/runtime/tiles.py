@@ -54,7 +54,8 @@ def make_tiles(
     rows = np.full((int(base[-1]), lanes), num_rows, np.int64)
     rows[row_tile, row_lane] = np.arange(num_rows)
     length = np.bincount(row_tile, minlength=len(rows))
-    return Tiles(*upload((rows, row_tile, row_lane, rows[:, 0], length)), num_single)
+    made = upload((rows, row_tile, row_lane, rows[:, 0], length))
+    return Tiles(made[0], made[1], made[2], made[3], made[4], num_single)
 
 
 def single_tiles(num_rows: int, device: torch.device, lanes: int = TILE) -> Tiles:

@@ -94,20 +94,20 @@ class TritonAttention:
         highest, total, mixed = flat, flat[room:], flat[2 * room :]
         pool = rows.pool[:, rows.unit]
         cos, sin, rope, interleaved = _turn(turn, q)
-        hides = rows.hidden is not None and rows.hidden_row is not None
-        hidden = rows.hidden if hides else rows.key_len
+        hidden, hidden_row = _hidden(rows)
         pdl = can_overlap(q.device)
         extra = {"launch_pdl": True} if pdl else {}
         decode_kernel[(groups, num, splits)](
             q, k, v, out, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
-            hidden, rows.hidden_row if hides else rows.key_len, highest, total, mixed, arrived,
+            hidden, hidden_row, highest, total, mixed, arrived,
             pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
             q.stride(0), k.stride(0), v.stride(0), hidden.shape[-1], cos.stride(0),
             scale / math.log(2), chunks,
             REP=rep, LANES=max(16, triton.next_power_of_2(rep)), D=size,
             DP=max(16, triton.next_power_of_2(size)), PAGE=rows.pool.shape[3],
             SPLITS=splits, RP=triton.next_power_of_2(rep),
-            ROPE=rope, INTERLEAVED=interleaved, STORE=rows.store, HIDES=hides, DOT="ieee",
+            ROPE=rope, INTERLEAVED=interleaved, STORE=rows.store, HIDES=rows.hidden is not None,
+            DOT="ieee",
             WHOLE=_whole(pool), PDL=pdl, num_warps=self._warps, **extra,
         )  # fmt: skip
 
@@ -134,15 +134,15 @@ class TritonAttention:
             H=heads, G=groups, HEADS=_HEADS, D=size, DP=padded, PAGE=rows.pool.shape[3],
             ROPE=rope, INTERLEAVED=interleaved, num_warps=4,
         )  # fmt: skip
-        hides = rows.hidden is not None and rows.hidden_row is not None
-        hidden = rows.hidden if hides else rows.key_len
+        hidden, hidden_row = _hidden(rows)
         tile_kernel[(rows.tile_first.shape[0], heads)](
             turned, out, pool, rows.pages, rows.page_row, rows.key_len,
-            rows.tile_first, rows.tile_len, hidden, rows.hidden_row if hides else rows.key_len,
+            rows.tile_first, rows.tile_len, hidden, hidden_row,
             first, pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
             hidden.shape[-1], scale / math.log(2),
             H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
-            PAGE=rows.pool.shape[3], HIDES=hides, DOT="ieee", STAGES=1, WHOLE=_whole(pool),
+            PAGE=rows.pool.shape[3], HIDES=rows.hidden is not None,
+            DOT="ieee", STAGES=1, WHOLE=_whole(pool),
             num_warps=4,
         )  # fmt: skip
 
@@ -159,6 +159,13 @@ def num_splits(room: int, chunks: int) -> int:
     row and KV head: a power of two, whatever the lengths."""
     wanted = max(1, min(chunks, room))
     return 1 << (wanted.bit_length() - 1)
+
+
+def _hidden(rows: PagedRows) -> tuple[Tensor, Tensor]:
+    """The hidden keys and each row's row of them; anything where nothing is hidden."""
+    if rows.hidden is None or rows.hidden_row is None:
+        return rows.key_len, rows.key_len
+    return rows.hidden, rows.hidden_row
 
 
 def _whole(pool: Tensor) -> int:

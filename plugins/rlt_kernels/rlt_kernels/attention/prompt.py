@@ -9,6 +9,8 @@ import triton.language as tl
 from rlt_kernels.attention.chunk import CHUNK, attend_chunk, finished, key_offsets, merge
 from rlt_kernels.attention.turn import turned
 
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+
 _ANY = (
     "page_row_ptr",
     "key_len_ptr",

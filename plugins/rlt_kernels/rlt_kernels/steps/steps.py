@@ -178,7 +178,7 @@ class TritonSteps:
 
 
 def _block(num: int) -> int:
-    return max(16, triton.next_power_of_2(num))
+    return max(16, int(triton.next_power_of_2(num)))
 
 
 def _warps(num: int) -> int:
