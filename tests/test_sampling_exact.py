@@ -147,7 +147,6 @@ class NoHostRead(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.slow
 def test_the_host_reads_nothing_and_does_nothing_per_row() -> None:
     """Guards synchronisation and Python per row: the same operators for 1, 3 and 256 rows."""
     rows = make_rows(144)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,10 +41,12 @@ def philox4x32(
 
     Returns the four words in the broadcast shape, int64 that hold uint32.
     """
-    _, *counters = torch.broadcast_tensors(key_lo + key_hi, c0, c1, c2, c3)
+    words = (key_lo, key_hi, c0, c1, c2, c3)
+    # torch.broadcast_shapes imports sympy; broadcast_tensors has fewer operators at one row.
+    shape = np.broadcast_shapes(*(word.shape for word in words))
     # Both halves of a round side by side: with few rows an operator costs more than its elements.
-    even = torch.stack((counters[0], counters[2]))
-    odd = torch.stack((counters[3], counters[1]))
+    even = torch.stack((c0.expand(shape), c2.expand(shape)))
+    odd = torch.stack((c3.expand(shape), c1.expand(shape)))
     factors = _pair(_M0, _M1, even)
     for key in _round_keys(key_lo, key_hi, even):
         low = even * factors
@@ -59,7 +62,8 @@ def philox4x32(
 
 def _round_keys(key_lo: Tensor, key_hi: Tensor, like: Tensor) -> tuple[Tensor, ...]:
     """Each round's (high, low) key: int64 [2, ...] that broadcast against `like`."""
-    keys = torch.stack(torch.broadcast_tensors(key_hi, key_lo))
+    shape = np.broadcast_shapes(key_hi.shape, key_lo.shape)
+    keys = torch.stack((key_hi.expand(shape), key_lo.expand(shape)))
     keys = keys.view(2, *[1] * (like.dim() - keys.dim()), *keys.shape[1:])
     rounds = torch.arange(_ROUNDS, device=like.device).view(-1, *[1] * like.dim())
     return ((keys + rounds * _pair(_W1, _W0, like)) & MASK).unbind()
