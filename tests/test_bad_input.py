@@ -184,7 +184,13 @@ OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("argv", OPTIONS, ids=" ".join)
+@pytest.mark.parametrize(
+    "argv",
+    [
+        pytest.param(a, marks=() if i % 3 == 0 else pytest.mark.slow, id=" ".join(a))
+        for i, a in enumerate(OPTIONS)
+    ],
+)
 def test_an_option_that_cannot_be_used(rlt: Run, argv: tuple[str, ...]) -> None:
     """An option out of range, NaN or of the wrong type was ignored, or ended in a traceback
     (CASES A6, A9, A100)."""

@@ -44,6 +44,7 @@ def _of(calls: Counter[Call], op: str) -> Counter[Call]:
     return Counter({call: num for call, num in calls.items() if call.op == op})
 
 
+@pytest.mark.slow
 def test_the_calls_are_the_model_s(plan: Plan) -> None:
     """A shape that is missing is a kernel that nobody looks at; the counts say what it weighs."""
     calls = record_calls(plan)
@@ -63,6 +64,7 @@ def test_the_calls_are_the_model_s(plan: Plan) -> None:
     assert calls["coda"] == Counter()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["huginn", "nanbeige"])
 def test_other_models_are_recorded_without_weights(model: str) -> None:
     """Start states, options and norms of queries must not need a device with memory."""
@@ -128,6 +130,7 @@ def test_attention_sees_all_positions(plan: Plan, prompt: bool) -> None:
         assert len(rows.tile_pages.unique()) == rows.tile_pages.numel()
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_a_kernel(folder: Path) -> None:
     """Guards the JSON lines: machine, versions, both ceilings, and one result each."""
     app = typer.Typer()

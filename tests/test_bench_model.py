@@ -101,6 +101,7 @@ def test_a_window_holds_the_tokens_of_its_ticks(subject: Subject, run: Run) -> N
     assert window.depth == pytest.approx(float(np.mean(depths)))
 
 
+@pytest.mark.slow
 def test_decode_gives_its_fields_and_depends_on_no_download(folder: Path) -> None:
     """Guards the JSON line that docs/performance.md is made of, and the tokens of a window."""
     sizes = ("--context", "8", "--batch", "2", "--new-tokens", "3", "--repeat", "1")
@@ -116,6 +117,7 @@ def test_decode_gives_its_fields_and_depends_on_no_download(folder: Path) -> Non
     assert 0 < found["host_share"] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_one_loop", [True, False])
 def test_depth_gives_its_fields(
     folder: Path, has_one_loop: bool, monkeypatch: pytest.MonkeyPatch
@@ -136,6 +138,7 @@ def test_depth_gives_its_fields(
     assert 1 <= mean <= 4
 
 
+@pytest.mark.slow
 def test_no_exit_compares_refill_with_cohort(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the sign of the overhead; the table is what people read."""
     monkeypatch.setattr(depth_runs, "WARM_ROUNDS", 0)

@@ -201,7 +201,8 @@ def test_no_exit_in_the_prompt(chunk_size: int, seed: int) -> None:
     assert firsts[0].logits[0].tobytes() == firsts[1].logits[0].tobytes()
 
 
-@pytest.mark.parametrize("strategy", mostly_slow(["refill", "cohort"], "refill"))
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["refill", "cohort"])
 def test_scripted_depths_in_any_company(strategy: str, seed: int) -> None:
     """CASES A14: a row that left kept its slot, lost its state to compaction, or told another
     row's depth."""
@@ -306,7 +307,8 @@ def test_an_infinite_state_fails_its_request_alone(position: int, outputs: int, 
     assert same(again, alone[2])
 
 
-@pytest.mark.parametrize("model", mostly_slow(["ouro_a", "tiny_a"], "ouro_a"))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["ouro_a", "tiny_a"])
 def test_ragged_lengths_together(model: str, seed: int) -> None:
     """CASES A48: rows of a batch were padded to one length, and attended to the padding."""
     setup = Setup(model=model, page_size=16, chunk_size=16)

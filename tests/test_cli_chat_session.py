@@ -113,6 +113,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
         each.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_session_in_a_terminal(folder: Path, terminal: Callable[..., Terminal]) -> None:
     """The history was lost between turns, Ctrl-C ended the session or left the answer running,

@@ -217,6 +217,7 @@ def _options(path: list[str]) -> set[str]:
     return {"--help"} | {option for param in command.params for option in param.opts}
 
 
+@pytest.mark.slow
 def test_commands_that_are_not_run_have_real_options() -> None:
     """Guards the `sh` blocks, which need a network or a checkpoint."""
     lines = [

@@ -13,6 +13,7 @@ from rlt_core.testing import tiny_plugin
 from rlt_core.testing.checks.kit import Kit
 from tests.fresh import ROOT
 from tests.plugin_kit import given
+from tests.selection import mostly_slow
 
 FILES = sorted((ROOT / "docs" / "examples").glob("rlt_*.py"))
 
@@ -36,7 +37,7 @@ def test_an_example_is_short(file: Path) -> None:
     assert len(file.read_text(encoding="utf-8").splitlines()) < 60
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", mostly_slow(FILES, FILES[-1]), ids=lambda file: file.stem)
 def test_an_example_conforms(file: Path) -> None:
     """Guards what readers copy: every check of the kit passes, those on running engines too."""
     kit = Kit(file.stem.removeprefix("rlt_"), registry=_registry(file))

@@ -88,6 +88,7 @@ def test_process_and_batch_change_nothing(local: LLM, remote: LLM, changes: Any)
     assert together[0].exit_depths[0] == (2 if "loops" in changes else 3)
 
 
+@pytest.mark.slow
 def test_exits_happen(local: LLM) -> None:
     """CASES A9: the threshold of a request was taken and changed nothing."""
     early, late = (local.generate(PROMPTS, params(exit_threshold=t)) for t in (0.1, 1.0))

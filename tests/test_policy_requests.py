@@ -8,6 +8,7 @@ import pytest
 
 from rlt_core import LLM, SamplingParams
 from rlt_core.contract.errors import RequestError
+from tests.selection import mostly_slow
 
 GOLDEN = Path(__file__).parent / "golden"
 PROMPT = {"prompt_token_ids": [5, 9, 2, 7]}
@@ -25,7 +26,7 @@ def depths(llm: LLM, threshold: float | None) -> list[int]:
     return output.exit_depths
 
 
-@pytest.mark.parametrize("model", ["ouro_a", "nanbeige_b", "huginn_a"])
+@pytest.mark.parametrize("model", mostly_slow(["ouro_a", "nanbeige_b", "huginn_a"], "nanbeige_b"))
 @pytest.mark.parametrize("policy", ["latent", "kl"])
 def test_any_model_that_shows_it(model: str, policy: str) -> None:
     """A state wider than what is shown, a model without a coda, one without a gate: each leaves at

@@ -8,7 +8,6 @@ import pytest
 
 from tests.matrix import check_meaning
 from tests.pairwise import Row, cover
-from tests.selection import mostly_slow
 from tests.workloads import SCHEDULE
 
 QUICK: list[Row] = [
@@ -44,11 +43,10 @@ def check(meaning: Row, schedules: list[Row]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "meaning", mostly_slow(QUICK, QUICK[1]), ids=lambda row: str(row["policy"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("meaning", QUICK, ids=lambda row: str(row["policy"]))
 def test_a_few_workloads(meaning: Row) -> None:
-    """The quick part, its seed fixed: a peek that sees a neighbour's coda, a key that is hidden in
+    """A quick look, its seed fixed: a peek that sees a neighbour's coda, a key that is hidden in
     one schedule and seen in another, a policy's state that outlives its row."""
     check(meaning, SCHEDULES[:1])
 
