@@ -29,8 +29,8 @@ def embed_rows(
 ):
     """ROWS rows a program. A token out of range, as padded rows hold, gives the nearest row."""
     if PDL:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     row = own_rows(ROWS)
     column = tl.arange(0, BLOCK)
     inside = inside_rows(row, R, column, W, ROWS)

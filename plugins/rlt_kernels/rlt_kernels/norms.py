@@ -46,8 +46,6 @@ def norm_rows(
 ):
     """ROWS rows a program: out = norm(h) * w_next, where h is x, x + residual (ADD) or
     residual + norm(x) * w_post (POST)."""
-    if PDL:
-        gdc_launch_dependents()
     row = own_rows(ROWS)
     column = tl.arange(0, BLOCK)
     inside = inside_rows(row, R, column, W, ROWS)
@@ -58,6 +56,7 @@ def norm_rows(
         post_weight = tl.load(places(w_post, column, ALIGN, 1), mask=shared, other=0.0)
     if PDL:
         gdc_wait()
+        gdc_launch_dependents()
     x_row = x + (row // HEADS) * x_stride + (row % HEADS) * head_stride
     h = tl.load(places(x_row, column, ALIGN, ROWS), mask=inside, other=0.0)
     if ADD or POST:

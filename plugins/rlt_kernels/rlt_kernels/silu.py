@@ -42,8 +42,8 @@ def silu_rows(
 ):
     """A program: ROWS rows by BLOCK columns."""
     if PDL:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     row = own_rows(ROWS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = inside_rows(row, R, column, F, ROWS)

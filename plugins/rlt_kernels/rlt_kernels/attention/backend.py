@@ -17,8 +17,8 @@ from rlt_kernels.launch import can_overlap
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Most programs of a launch of decode rows: a chunk each while they last.
-_PROGRAMS = 16384
+# Programs that fill the chip; fewer rows are spread over so many.
+_PROGRAMS = 256
 _HEADS = 8
 
 
@@ -96,11 +96,11 @@ class TritonAttention:
         cos, sin, rope, interleaved = _turn(turn, q)
         hidden, hidden_row = _hidden(rows)
         pdl = can_overlap(q.device)
-        extra = {"launch_pdl": True} if pdl else {}
-        decode_kernel[(groups, num, splits)](
+        extra: dict[str, object] = {"launch_pdl": True} if pdl else {}
+        decode_kernel[(num, groups, splits)](
             q, k, v, out, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
             hidden, hidden_row, highest, total, mixed, arrived,
-            pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
+            *_strides(pool), rows.pages.shape[1],
             q.stride(0), k.stride(0), v.stride(0), hidden.shape[-1], cos.stride(0),
             scale / math.log(2), chunks,
             REP=rep, LANES=max(16, triton.next_power_of_2(rep)), D=size,
@@ -129,7 +129,7 @@ class TritonAttention:
         turned = torch.empty((num, heads, size), dtype=q.dtype, device=q.device)
         write_kernel[(num, triton.cdiv(heads, _HEADS))](
             q, k, v, turned, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
-            first, pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
+            first, *_strides(pool), rows.pages.shape[1],
             q.stride(0), k.stride(0), v.stride(0), cos.stride(0),
             H=heads, G=groups, HEADS=_HEADS, D=size, DP=padded, PAGE=rows.pool.shape[3],
             ROPE=rope, INTERLEAVED=interleaved, num_warps=4,
@@ -138,7 +138,7 @@ class TritonAttention:
         tile_kernel[(rows.tile_first.shape[0], heads)](
             turned, out, pool, rows.pages, rows.page_row, rows.key_len,
             rows.tile_first, rows.tile_len, hidden, hidden_row,
-            first, pool.stride(0), pool.stride(1), pool.stride(2), rows.pages.shape[1],
+            first, *_strides(pool), rows.pages.shape[1],
             hidden.shape[-1], scale / math.log(2),
             H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
             PAGE=rows.pool.shape[3], HIDES=rows.hidden is not None,
@@ -166,6 +166,11 @@ def _hidden(rows: PagedRows) -> tuple[Tensor, Tensor]:
     if rows.hidden is None or rows.hidden_row is None:
         return rows.key_len, rows.key_len
     return rows.hidden, rows.hidden_row
+
+
+def _strides(pool: Tensor) -> tuple[int, int, int, int]:
+    """Of pages, of values from keys, of positions and of heads."""
+    return pool.stride(0), pool.stride(1), pool.stride(2), pool.stride(3)
 
 
 def _whole(pool: Tensor) -> int:

@@ -71,24 +71,29 @@ def merge(highest, total, mixed, new_highest, new_total, new_mixed):
 
 
 @triton.jit
-def attend_chunk_across(
+def weigh_across(
     q,  # [D, M]: queries across, so that the keys fill the tall side of the products
     k,  # [CHUNK, D]
-    v,  # [CHUNK, D]
     seen,  # [CHUNK]
     scale,
     DOT: tl.constexpr,
 ):
-    """attend_chunk for few queries that see the same keys, transposed: [M], [M], [D, M]."""
+    """(highest score [M], weights [CHUNK, M]) of few queries that see the same keys."""
     scores = tl.dot(k, q, input_precision=DOT) * scale
     scores = tl.where(seen[:, None], scores, float("-inf"))
     highest = tl.max(scores, 0)
     base = tl.where(highest == float("-inf"), 0.0, highest)
-    weights = tl.exp2(scores - base[None, :]).to(q.dtype)
+    return highest, tl.exp2(scores - base[None, :]).to(q.dtype)
+
+
+@triton.jit
+def mix_across(weights, v, DOT: tl.constexpr):
+    """(sum of the weights [M], weighted values [D, M])."""
     mixed = tl.dot(v.T, weights, input_precision=DOT)
-    ones = tl.full((64, CHUNK), 1.0, q.dtype)
-    total = tl.max(tl.dot(ones, weights, input_precision=DOT), 0)
-    return highest, total, mixed
+    # 16 rows, not 64: as a wgmma with the ones in registers Triton 3.6 gives the other operand a
+    # wrong address (seen with 4 warps on sm_90).
+    ones = tl.full((16, CHUNK), 1.0, weights.dtype)
+    return tl.max(tl.dot(ones, weights, input_precision=DOT), 0), mixed
 
 
 @triton.jit

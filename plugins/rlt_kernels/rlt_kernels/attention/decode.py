@@ -9,11 +9,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rlt_kernels.attention.chunk import (
     CHUNK,
-    attend_chunk_across,
     finished_across,
     key_offsets,
     merge_across,
+    mix_across,
+    weigh_across,
 )
+from rlt_kernels.attention.parts import merge_when_last, store_part
 from rlt_kernels.attention.turn import turned
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -50,6 +52,7 @@ def decode_kernel(
     page_stride,
     side_stride,
     position_stride,
+    head_stride,
     pages_width,
     q_stride,
     k_stride,
@@ -74,88 +77,97 @@ def decode_kernel(
     PDL: tl.constexpr,
 ):
     if PDL:
+        gdc_wait()
         gdc_launch_dependents()
-    group = tl.program_id(0)
-    groups = tl.num_programs(0)
-    row = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1)
+    place = row * tl.num_programs(1) + group
     num_keys = tl.load(key_len_ptr + row)
-    own_row = tl.load(page_row_ptr + row)
     chunks = tl.cdiv(num_keys, CHUNK).to(tl.int32)
     each = tl.cdiv(chunks, SPLITS)
     first = tl.program_id(2) * each
     last = tl.minimum(first + each, chunks)
-    position = num_keys - 1
-    table_ptr = pages_ptr + own_row * pages_width
-    keys_ptr = pool_ptr + group * D
-    d = tl.arange(0, DP)
-    lane = tl.arange(0, LANES)
-    hidden_row = hidden_ptr
-    if HIDES:
-        hidden_row += tl.load(hidden_row_ptr + row) * hidden_width
-    # Tables, lengths and earlier positions are older than the kernel in front; q, k, v are not.
-    k, v, seen = load_keys(
-        keys_ptr, table_ptr, hidden_row, first, position, last, d,
-        page_stride, side_stride, position_stride, D, PAGE, WHOLE, HIDES,
-    )  # fmt: skip
-    if PDL:
-        gdc_wait()
     if first >= last:
         return
-
+    position = num_keys - 1
+    table_ptr = pages_ptr + tl.load(page_row_ptr + row) * pages_width
+    keys_ptr = pool_ptr + group * head_stride
+    hidden_row = hidden_ptr + tl.load(hidden_row_ptr + row) * hidden_width if HIDES else hidden_ptr
+    d = tl.arange(0, DP)
+    lane = tl.arange(0, LANES)
     inside = (lane < REP)[None, :] & (d < D)[:, None]
-    cos_row = cos_ptr + position * cos_stride
-    sin_row = sin_ptr + position * cos_stride
+    cos_row, sin_row = cos_ptr + position * cos_stride, sin_ptr + position * cos_stride
     heads_ptr = q_ptr + row * q_stride + (group * REP + lane)[None, :] * D
     q = turned(heads_ptr, inside, d[:, None], cos_row, sin_row, ROPE, INTERLEAVED)
-    k_own = turned(
-        k_ptr + row * k_stride + group * D, d < D, d, cos_row, sin_row, ROPE, INTERLEAVED
-    )
+    own_ptr = k_ptr + row * k_stride + group * D
+    k_own = turned(own_ptr, d < D, d, cos_row, sin_row, ROPE, INTERLEAVED)
     v_own = tl.load(v_ptr + row * v_stride + group * D + d, mask=d < D, other=0.0)
     if STORE:
+        # Read back below as any other key: what is loaded can go straight to shared memory.
         if last == chunks:
             page = tl.load(table_ptr + position // PAGE).to(tl.int64)
-            own_ptr = keys_ptr + page * page_stride + (position % PAGE) * position_stride + d
-            tl.store(own_ptr, k_own, mask=d < D)
-            tl.store(own_ptr + side_stride, v_own, mask=d < D)
+            to_ptr = keys_ptr + page * page_stride + (position % PAGE) * position_stride
+            store_own(to_ptr, k_own, v_own, d, side_stride, D)
+        tl.debug_barrier()
 
     highest = tl.full((LANES,), float("-inf"), tl.float32)
     total = tl.zeros((LANES,), tl.float32)
     mixed = tl.zeros((DP, LANES), tl.float32)
-    place = (row * groups + group) * num_chunks
     for chunk in range(first, last):
-        if chunk > first:
-            k, v, seen = load_keys(
-                keys_ptr, table_ptr, hidden_row, chunk, position, last, d,
-                page_stride, side_stride, position_stride, D, PAGE, WHOLE, HIDES,
-            )  # fmt: skip
-        own = (chunk * CHUNK + tl.arange(0, CHUNK) == position)[:, None]
-        k = tl.where(own, k_own[None, :], k)
-        v = tl.where(own, v_own[None, :], v)
-        c_highest, c_total, c_mixed = attend_chunk_across(q, k, v, seen, scale, DOT)
+        c_highest, c_total, c_mixed = attend_keys(
+            q, k_own, v_own, keys_ptr, table_ptr, hidden_row, chunk, position, d,
+            page_stride, side_stride, position_stride, scale, D, PAGE, WHOLE, HIDES, STORE, DOT,
+        )  # fmt: skip
         if SPLITS == 1:
             highest, total, mixed = merge_across(highest, total, mixed, c_highest, c_total, c_mixed)
         else:
-            part = (place + chunk) * REP + lane
-            tl.store(highest_ptr + part, c_highest, mask=lane < REP)
-            tl.store(total_ptr + part, c_total, mask=lane < REP)
-            tl.store(mixed_ptr + part[None, :] * D + d[:, None], c_mixed, mask=inside)
+            part = (place * num_chunks + chunk) * REP + lane
+            parts_ptr = mixed_ptr + part[None, :] * D + d[:, None]
+            store_part(
+                highest_ptr + part, total_ptr + part, parts_ptr, c_highest, c_total, c_mixed,
+                lane < REP, inside,
+            )  # fmt: skip
+    out_row = out_ptr + place * REP * D
     if SPLITS == 1:
         out = finished_across(total, mixed).to(q.dtype)
-        out_row = out_ptr + (row * groups * REP + group * REP + lane)[None, :] * D + d[:, None]
-        tl.store(out_row, out, mask=inside)
+        tl.store(out_row + lane[None, :] * D + d[:, None], out, mask=inside)
     else:
-        # The last program to arrive merges all chunks, in their order.
-        tl.debug_barrier()
-        arrived = tl.atomic_add(arrived_ptr + row * groups + group, 1, sem="acq_rel")
-        if arrived != tl.cdiv(chunks, each) - 1:
-            return
-        tl.store(arrived_ptr + row * groups + group, 0)
-        out = merged_parts(highest_ptr, total_ptr, mixed_ptr, place, chunks, d, REP, RP, D, DP).to(
-            q.dtype
-        )
-        lane = tl.arange(0, RP)
-        out_row = out_ptr + (row * groups * REP + group * REP + lane)[None, :] * D + d[:, None]
-        tl.store(out_row, out, mask=(lane < REP)[None, :] & (d < D)[:, None])
+        merge_when_last(
+            arrived_ptr + place, tl.cdiv(chunks, each), highest_ptr, total_ptr, mixed_ptr, out_row,
+            place * num_chunks, chunks, d, REP, RP, D, DP,
+        )  # fmt: skip
+
+
+@triton.jit
+def attend_keys(
+    q, k_own, v_own, keys_ptr, table_ptr, hidden_row, chunk, position, d,
+    page_stride, side_stride, position_stride, scale,
+    D: tl.constexpr, PAGE: tl.constexpr, WHOLE: tl.constexpr,
+    HIDES: tl.constexpr, STORE: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """One chunk: (highest score [M], sum of weights [M], weighted values [D, M])."""
+    n = tl.arange(0, CHUNK) + chunk * CHUNK
+    k, from_ptr, there, seen = load_keys(
+        keys_ptr, table_ptr, hidden_row, n, position, d,
+        page_stride, position_stride, D, PAGE, WHOLE, HIDES, STORE,
+    )  # fmt: skip
+    if not STORE:
+        k = tl.where((n == position)[:, None], k_own[None, :], k)
+    highest, weights = weigh_across(q, k, seen, scale, DOT)
+    # After the keys, not beside them: both at once would fill the registers.
+    tl.debug_barrier()
+    v = tl.load(from_ptr + side_stride, mask=there, other=0.0)
+    if not STORE:
+        v = tl.where((n == position)[:, None], v_own[None, :], v)
+    total, mixed = mix_across(weights, v, DOT)
+    return highest, total, mixed
+
+
+@triton.jit
+def store_own(to_ptr, k_own, v_own, d, side_stride, D: tl.constexpr):
+    """Write a row's own key and value to their page."""
+    tl.store(to_ptr + d, k_own, mask=d < D)
+    tl.store(to_ptr + side_stride + d, v_own, mask=d < D)
 
 
 @triton.jit
@@ -163,64 +175,27 @@ def load_keys(
     keys_ptr,  # of this layer and head
     table_ptr,
     hidden_row,
-    chunk,
-    position,
-    last,  # chunks of this program end here
+    n,  # a chunk's positions
+    position,  # the row's own
     d,
     page_stride,
-    side_stride,
     position_stride,
     D: tl.constexpr,
     PAGE: tl.constexpr,
     WHOLE: tl.constexpr,
     HIDES: tl.constexpr,
+    OWN: tl.constexpr,  # whether the row's own position lies in its page already
 ):
-    """(keys, values [CHUNK, D] of a chunk's earlier positions, zeros elsewhere; seen [CHUNK],
-    the row's own position included)."""
-    n = chunk * CHUNK + tl.arange(0, CHUNK)
-    there = (n <= position) & (n * 0 + chunk < last)
-    at = key_offsets(table_ptr, n, there, page_stride, position_stride, PAGE, WHOLE)
+    """(keys [CHUNK, D], zeros where nothing is read; their addresses; which are read; seen
+    [CHUNK])."""
+    seen = n <= position
+    at = key_offsets(table_ptr, n, seen, page_stride, position_stride, PAGE, WHOLE)
     if HIDES:
-        there = there & (tl.load(hidden_row + n, mask=there, other=1) == 0)
+        seen = seen & (tl.load(hidden_row + n, mask=seen, other=1) == 0)
+    held = seen
+    if not OWN:
+        held = seen & (n < position)
     # what is not seen may hold NaN, and 0 * NaN is NaN
-    held = (there & (n < position))[:, None] & (d < D)[None, :]
-    k = tl.load(keys_ptr + at[:, None] + d[None, :], mask=held, other=0.0)
-    v = tl.load(keys_ptr + side_stride + at[:, None] + d[None, :], mask=held, other=0.0)
-    return k, v, there
-
-
-@triton.jit
-def merged_parts(
-    highest_ptr,
-    total_ptr,
-    mixed_ptr,
-    place,
-    chunks,
-    d,
-    REP: tl.constexpr,
-    RP: tl.constexpr,
-    D: tl.constexpr,
-    DP: tl.constexpr,
-):
-    """[D, REP] float32: the chunks' partial results, merged ascending."""
-    lane = tl.arange(0, RP)
-    highest = tl.full((RP,), float("-inf"), tl.float32)
-    total = tl.zeros((RP,), tl.float32)
-    mixed = tl.zeros((DP, RP), tl.float32)
-    for start in range(0, chunks, 8):
-        for i in tl.static_range(8):
-            chunk = start + i
-            there = (lane < REP) & (lane * 0 + chunk < chunks)
-            part = (place + chunk) * REP + lane
-            c_highest = tl.load(
-                highest_ptr + part, mask=there, other=float("-inf"), cache_modifier=".cg"
-            )
-            c_total = tl.load(total_ptr + part, mask=there, other=0.0, cache_modifier=".cg")
-            c_mixed = tl.load(
-                mixed_ptr + part[None, :] * D + d[:, None],
-                mask=there[None, :] & (d < D)[:, None],
-                other=0.0,
-                cache_modifier=".cg",
-            )
-            highest, total, mixed = merge_across(highest, total, mixed, c_highest, c_total, c_mixed)
-    return finished_across(total, mixed)
+    there = held[:, None] & (d < D)[None, :]
+    from_ptr = keys_ptr + at[:, None] + d[None, :]
+    return tl.load(from_ptr, mask=there, other=0.0), from_ptr, there, seen

@@ -42,6 +42,7 @@ def write_kernel(
     page_stride,
     side_stride,
     position_stride,
+    head_stride,
     pages_width,
     q_stride,
     k_stride,
@@ -74,7 +75,8 @@ def write_kernel(
     v = tl.load(v_ptr + row * v_stride + head * D + d, mask=there, other=0.0)
     own_row = tl.load(page_row_ptr + row)
     page = tl.load(pages_ptr + own_row * pages_width + position // PAGE).to(tl.int64)
-    own_ptr = pool_ptr + page * page_stride + (position % PAGE) * position_stride + head * D + d
+    own_ptr = pool_ptr + page * page_stride + (position % PAGE) * position_stride
+    own_ptr += head * head_stride + d
     tl.store(own_ptr, k, mask=there)
     tl.store(own_ptr + side_stride, v, mask=there)
 
@@ -95,6 +97,7 @@ def tile_kernel(
     page_stride,
     side_stride,
     position_stride,
+    head_stride,
     pages_width,
     hidden_width,
     scale,
@@ -129,7 +132,7 @@ def tile_kernel(
     )
     own_row = tl.load(page_row_ptr + first)
     table_ptr = pages_ptr + own_row * pages_width
-    keys_ptr = pool_ptr + (head // REP) * D
+    keys_ptr = pool_ptr + (head // REP) * head_stride
     highest = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, DP), tl.float32)
