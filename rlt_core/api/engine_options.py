@@ -43,6 +43,7 @@ def stage_config(
     page_size: int = 16,
     ignore_config: Iterable[str] = (),
     exact: bool = True,
+    graphs: bool | None = None,
     debug: bool = False,
     engine_factory: str = DEFAULT_BUILDER,
 ) -> StageConfig:
@@ -50,7 +51,8 @@ def stage_config(
 
     max_num_seqs: resident requests (slots). max_num_tokens: prompt rows in progress. chunk_size:
     rows of one prompt chunk. max_model_len: positions of one request. kv_memory in bytes or
-    kv_pages: the pool. None: the system picks, and reports it in `LLM.notes`.
+    kv_pages: the pool. graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
+    None: the system picks, and reports it in `LLM.notes`.
     """
     values = locals()
     for name in _POSITIVE:
@@ -74,6 +76,7 @@ def stage_config(
         device=device,
         dtype=dtype,
         exact=exact,
+        graphs=graphs,
         page_size=page_size,
         max_depth=max_depth,
         ignore_config=tuple(ignore_config),

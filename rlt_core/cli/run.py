@@ -103,6 +103,7 @@ def run(
     device: options.Device = "cpu",
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
+    graphs: options.Graphs = None,
     ignore_config: options.IgnoreConfig = None,
     page_size: options.PageSize = 16,
     chunk_size: Annotated[int | None, typer.Option(help="Rows of one prompt chunk.")] = None,
@@ -191,6 +192,7 @@ _ENGINE = (
     "max_num_seqs",
     "max_num_tokens",
     "max_model_len",
+    "graphs",
     "debug",
 )
 _PARAMS = (

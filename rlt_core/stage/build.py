@@ -9,6 +9,7 @@ import torch
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import OptionError
 from rlt_core.contract.protocols import KVLayout, WeightedModel
+from rlt_core.contract.specs import AttentionSpec, OpSpec
 from rlt_core.kv.accounting import plan_kv
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.loading import load_object
@@ -20,6 +21,7 @@ from rlt_core.runtime.self_test import self_test_exact
 from rlt_core.runtime.weights import load_weights, random_weights
 from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.scheduler import Scheduler
+from rlt_core.stage.capture_bar import CaptureBar
 from rlt_core.stage.config import StageConfig
 from rlt_core.stage.messages import StageReport
 from rlt_core.stage.sizes import Sizes, plan_sizes
@@ -51,6 +53,7 @@ def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
     installed."""
     plan = resolve(config.choice(), registry)
     check_device(plan.device)
+    check_capability(plan)
     layout: KVLayout = load_object(plan.layout.factory)()
     dtype = getattr(torch, plan.dtype)
     kv = plan_kv(
@@ -70,7 +73,8 @@ def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
     services = executor.services
     self_test_exact(plan, services.ops, services.attention, executor.device)
     if plan.graphs:
-        executor.capture()
+        with CaptureBar() as bar:
+            executor.capture(bar)
     return Parts(plan=plan, kv=kv, sizes=sizes, model=model, executor=executor)
 
 
@@ -83,6 +87,19 @@ def check_device(name: str) -> None:
     if (device.index or 0) >= found:
         reason = f"torch {torch.__version__} finds {found} CUDA devices on this machine"
         raise OptionError("--device", name, reason, "Fix: --device cpu (rlt doctor says more)")
+
+
+def check_capability(plan: Plan) -> None:
+    """Raise OptionError where a chosen operator or backend needs a newer GPU than there is."""
+    if not plan.device.startswith("cuda"):
+        return
+    have = torch.cuda.get_device_capability(torch.device(plan.device))
+    chosen: list[AttentionSpec | OpSpec] = [plan.attention, *plan.ops.values()]
+    for spec in chosen:
+        if spec.capability is not None and have < spec.capability:
+            needs, there = (".".join(map(str, pair)) for pair in (spec.capability, have))
+            reason = f"{spec.id} needs compute capability {needs}; this GPU has {there}"
+            raise OptionError("--device", plan.device, reason, "Fix: --exact off, or --device cpu")
 
 
 def _load_model(plan: Plan, dtype: torch.dtype, seed: int | None) -> WeightedModel:
