@@ -97,6 +97,7 @@ class Executor:
         )
         self._upload, self._residents = Upload(self.device), Residents(config.num_slots)
         self._graphs: TickGraphs | None = None
+        self._has_coda = plan.shape.has_coda_layers
         self._in_flight: deque[Pending] = deque()
 
     @property
@@ -108,7 +109,13 @@ class Executor:
         """Capture graphs for ticks of decode rows; progress(done, of) after each of them."""
         with torch.inference_mode():
             self._graphs = TickGraphs(
-                self._run, self._change, self.slots, self.emitter, self.config, self.inputs
+                self._run,
+                self._change,
+                self.slots,
+                self.emitter,
+                self.config,
+                self.inputs,
+                has_coda=self._has_coda,
             )
             self._graphs.capture(progress)
 

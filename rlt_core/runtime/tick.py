@@ -78,12 +78,14 @@ class TickProgram:
         s, rows = self.slots, t.decode_slots
         running = s.phase[rows] == RUN
         prompt_home = t.place + s.sentinel + 1
-        first = t.depth == 1
+        # Padding of captured ticks belongs to the sentinel slot: it neither enters nor runs.
+        there = t.slot != s.sentinel
+        first = (t.depth == 1) & there
         home = torch.cat((rows, prompt_home))
         all_enter = torch.cat((enters, first))
         s.read_depth[home] = torch.where(all_enter, 0, s.read_depth[home])
         # In mode skip a forced row that has left stands still while its cell goes on.
-        prompt_live = torch.ones_like(first) if self.full else s.read_depth[prompt_home] == 0
+        prompt_live = there if self.full else (s.read_depth[prompt_home] == 0) & there
         return Batch(
             home=home,
             slot=torch.cat((rows, t.slot)),

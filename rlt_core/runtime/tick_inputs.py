@@ -33,7 +33,7 @@ class TickInputs:
         self, config: EngineConfig, device: torch.device, *, chains: bool, peeks: bool, lanes: int
     ) -> None:
         self._config, self._upload = config, Upload(device)
-        self._chains, self._peeks, self._lanes = chains, peeks, lanes
+        self.chains, self.lanes, self.peeks = chains, lanes, peeks
 
     def __call__(self, tick: TickInput) -> TickTensors:
         """The tensors of one tick."""
@@ -79,11 +79,11 @@ class TickInputs:
             emit=emit,
             resume=resume,
             score=score,
-            tail=tail if self._chains else None,
+            tail=tail if self.chains else None,
             asks=asked,
-            tiles=make_tiles(num_decode, prompt.cell_start, ints, self._lanes),
-            coda_tiles=make_tiles(num_leave, _finishing_cells(prompt), ints, self._lanes),
-            ask_tiles=make_tiles(len(asks), none, ints, self._lanes) if self._peeks else None,
+            tiles=make_tiles(num_decode, prompt.cell_start, ints, self.lanes),
+            coda_tiles=make_tiles(num_leave, _finishing_cells(prompt), ints, self.lanes),
+            ask_tiles=make_tiles(len(asks), none, ints, self.lanes) if self.peeks else None,
             num_chunks=num_chunks,
             num_leave=num_leave,
             has_prompt=len(prompt) > 0,

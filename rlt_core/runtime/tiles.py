@@ -43,6 +43,14 @@ def make_tiles(
 ) -> Tiles:
     """Tiles of `num_single` rows alone, then of the cells whose offsets are cell_start [C + 1], at
     most `lanes` rows each. `upload` brings the arrays to the device (Upload.ints)."""
+    made = upload(tile_arrays(num_single, cell_start, lanes, num_single + int(cell_start[-1])))
+    return Tiles(made[0], made[1], made[2], made[3], made[4], num_single)
+
+
+def tile_arrays(
+    num_single: int, cell_start: I64, lanes: int, none: int
+) -> tuple[I64, I64, I64, I64, I64]:
+    """The fields of Tiles on the host; `none` stands in `rows` where a tile has no row."""
     lengths = np.diff(cell_start)
     num_rows = num_single + int(cell_start[-1])
     tiles_of = -(-lengths // lanes)
@@ -51,11 +59,9 @@ def make_tiles(
     offset = np.arange(int(cell_start[-1])) - cell_start[:-1][cell]
     row_tile = np.concatenate((np.arange(num_single), base[:-1][cell] + offset // lanes))
     row_lane = np.concatenate((np.zeros(num_single, np.int64), offset % lanes))
-    rows = np.full((int(base[-1]), lanes), num_rows, np.int64)
+    rows = np.full((int(base[-1]), lanes), none, np.int64)
     rows[row_tile, row_lane] = np.arange(num_rows)
-    length = np.bincount(row_tile, minlength=len(rows))
-    made = upload((rows, row_tile, row_lane, rows[:, 0], length))
-    return Tiles(made[0], made[1], made[2], made[3], made[4], num_single)
+    return rows, row_tile, row_lane, rows[:, 0], np.bincount(row_tile, minlength=len(rows))
 
 
 def single_tiles(num_rows: int, device: torch.device, lanes: int = TILE) -> Tiles:
