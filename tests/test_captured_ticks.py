@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rlt_core.runtime.graphs import prompt_counts, row_counts
+from rlt_core.runtime.tick_rows import Batch, TickTensors
 from rlt_core.schedule.request import EngineRequest
 from tests.engines import Answer, Built, Setup, build, greedy, run_together
 
@@ -45,6 +46,21 @@ def captured(built: Built) -> tuple[Built, Counter[str]]:
 
     graphs.run = run  # type: ignore[method-assign]
     return built, ran
+
+
+def watch_padding(built: Built) -> None:
+    """Fail where a row of the sentinel slot enters or runs. Its writes would not show here: the
+    CPU's attention leaves zeros on the sentinel page, a GPU's does what it is told."""
+    program = built.executor.program
+    inner, sentinel = program._prelude, built.executor.slots.sentinel
+
+    def prelude(t: TickTensors, batch: Batch) -> None:
+        padding = batch.slot == sentinel
+        assert not (padding & batch.enters).any(), "padding enters"
+        assert not (padding & batch.live).any(), "padding runs"
+        inner(t, batch)
+
+    program._prelude = prelude  # type: ignore[method-assign]
 
 
 def requests(setup: Setup, seed: int = 3) -> list[EngineRequest]:
@@ -80,10 +96,14 @@ def same(found: Answer, wanted: Answer) -> bool:
 def test_captured_ticks_change_nothing(setup: Setup) -> None:
     """A padded row that enters, writes, counts or takes a place; an inbox that mixes up rows,
     tiles, pages or limits; a prompt that is captured though its rows ask more than that."""
-    wanted = run_together(build(setup), requests(setup))
+    plain = build(setup)
+    wanted = run_together(plain, requests(setup))
     built, ran = captured(build(setup))
+    watch_padding(built)
     found = run_together(built, requests(setup))
     print(dict(ran))
+    # what the ticks told of themselves: depths, early exits, parked rows
+    assert built.engine.counts == plain.engine.counts
     assert ran["decode"], ran
     # A model that reads predecessors hands states on after a prompt, which is not captured.
     assert ran["mixed"] or setup.model == "tiny_a", ran
