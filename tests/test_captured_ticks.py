@@ -27,6 +27,9 @@ SETUPS = (
     Setup(model="ouro_b", layout="no_fill", policy="gate", num_slots=3, leave_places=1),
     Setup(model="ouro_b", policy="kl", num_slots=3, min_leave=2),
     Setup(model="tiny_b", policy="gate", num_slots=3, chunk_size=7),
+    Setup(
+        model="ouro_b", policy="gate", num_slots=20
+    ),  # fewer decode rows than slots, captured too
     Setup(model="tiny_a", policy="trace", num_slots=3),
 )
 

@@ -33,7 +33,8 @@ class Operators(Protocol):
     """The operators a model may call; weights are [out, in], rows are dimension 0.
 
     Every one rounds where the model authors' code rounds: results are in the input's dtype,
-    norms and SiLU are computed in float32.
+    norms and SiLU are computed in float32. Weights do not change once they are loaded: a kernel may
+    read them before the kernels in front of it have ended, so none may be made on the way.
     """
 
     def embed(self, tokens: Tensor, weight: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ tensor operations; a plugin may give the same in a few launches (OpSpec with op=
 step does is what runtime.tick does in torch, to the bit, for R decode rows without prompt rows.
 
 Phases of a slot: 0 empty, 1 prompt, 2 ready (its token waits to enter), 3 running, 4 leaving (its
-loops are done), 5 done. The last slot is the sentinel: padding reads it and never changes it.
+loops are done), 5 done. The last slot is the sentinel: padding reads it, and no step changes it.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ class DecodeSteps(Protocol):
         ...
 
     def sample(self, slots: SlotArrays, leaving: LeavingRows, logits: Tensor) -> Drawn:
-        """Tokens of rows without penalties, bias and filters: logits float32 [L, V]. What stands in
-        empty places means nothing."""
+        """Tokens of rows without penalties, bias and filters, greedy or by temperature: logits
+        float32 [L, V]. What stands in empty places means nothing."""
         ...
 
     def advance(

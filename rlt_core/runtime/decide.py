@@ -37,7 +37,8 @@ class Decider:
         """(rows whose read-out is fixed by this loop, rows whose loops end now): bool [rows]."""
         s = self.slots
         says = torch.zeros_like(batch.live)
-        says[t.asks] = self.says(batch.rows(t.asks), state, before, ctx, t.asks, t)
+        if self.may_exit:
+            says[t.asks] = self.says(batch.rows(t.asks), state, before, ctx, t.asks, t)
         says = says & s.use_policy[batch.slot]
         most = s.int_params["max_loops"][batch.slot]
         least = s.int_params["min_loops"][batch.slot]

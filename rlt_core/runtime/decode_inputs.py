@@ -49,12 +49,12 @@ class DecodeInputs:
         """The tensors with what has to be made of the inbox in the tick itself; nothing here."""
         return tensors
 
-    def idle(self) -> None:
-        """Send a tick in which nothing happens, to capture on."""
+    def idle(self, rows: int) -> None:
+        """Send a tick of `rows` decode rows in which nothing happens, to capture on."""
         host = self.inbox.host()
         host["number"][0], host["limits"][:], host["slots"][:] = 0, 0, self._num_slots
         host["at"][:], host["page"][:] = self._idle, 0
-        self._idle_rows(host)
+        self._idle_rows(host, rows)
         self.inbox.send()
 
     def _shapes(self, most: int) -> dict[str, tuple[int, ...]]:
@@ -76,5 +76,5 @@ class DecodeInputs:
         host["at"][:changes], host["at"][changes:] = tick.table_at, self._idle
         host["page"][:changes], host["page"][changes:] = tick.table_page, 0
 
-    def _idle_rows(self, host: dict[str, I64]) -> None:
+    def _idle_rows(self, host: dict[str, I64], rows: int) -> None:
         """What is sent beside that; nothing here."""

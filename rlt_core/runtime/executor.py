@@ -106,7 +106,7 @@ class Executor:
         return len(self._in_flight)
 
     def capture(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
-        """Capture graphs for ticks of decode rows; progress(done, of) after each of them."""
+        """Capture graphs, for ticks with prompt rows too; progress(done, of) after each of them."""
         with torch.inference_mode():
             self._graphs = TickGraphs(
                 self._run,

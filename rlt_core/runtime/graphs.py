@@ -71,7 +71,7 @@ class TickGraphs:
         ]
         for done, (kind, rows, needs) in enumerate(todo):
             inputs = self._kinds[kind][0]
-            inputs.idle()
+            inputs.idle(rows)
             self._emitter.needs = needs
             tick = partial(self._tick, inputs, inputs.tensors(rows), needs)
             self._replays[kind, rows, needs] = Replay(tick, self._slots.device, pool)
@@ -80,7 +80,7 @@ class TickGraphs:
     def run(self, tick: TickInput, needs: Needs) -> Results | None:
         """Replay a tick, table changes and all; None when no captured one can be it."""
         if self._slots.version != self._version:
-            return None  # more tables at once than there was room for: rare, and right all the same
+            return None  # more tables at once than room was made for: slower until the next start
         for kind, (inputs, counts) in enumerate(self._kinds):
             if inputs.fits(tick):
                 rows = next(rows for rows in counts if rows >= len(tick.decode_slots))

@@ -155,9 +155,9 @@ class MixedInputs(DecodeInputs):
         columns[EXIT_AT, num:], columns[FIRST_TICK, num:] = 1, 0
         host["depth"][num:] = 1
 
-    def _idle_rows(self, host: dict[str, I64]) -> None:
+    def _idle_rows(self, host: dict[str, I64], rows: int) -> None:
         self._pad(host, 0)
         host["finish"][:] = self.prompt_rows - 1
-        host["tile_rows"][:] = self._num_slots + self.prompt_rows
+        host["tile_rows"][:] = rows + self.prompt_rows
         for name in ("tile_first", "tile_len", "row_tile", "row_lane"):
             host[name][:] = 0

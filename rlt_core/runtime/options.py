@@ -75,8 +75,7 @@ class OptionSlots:
         places, or those that ROOM_BYTES hold."""
         self._fixed = True
         for name, width in self._widths.items():
-            size = self._max_len * width * self._dtype.itemsize
-            places = max(1, min(MAX_TABLES, ROOM_BYTES // size))
+            places = room_places(width, self._max_len, self._dtype.itemsize)
             self._tables[name] = self._empty(places, width)
 
     def value(self, name: str, slot: Tensor) -> Tensor:
@@ -121,3 +120,8 @@ class OptionSlots:
 def _undeclared(kind: str, name: str, known: Mapping[str, object]) -> PluginError:
     there = ", ".join(known) or "none"
     return PluginError("model", f"asked for the {kind} '{name}'; it declares {there}")
+
+
+def room_places(width: int, max_len: int, item_bytes: int) -> int:
+    """How many tables of an option OptionSlots.make_room makes room for."""
+    return max(1, min(MAX_TABLES, ROOM_BYTES // (max_len * width * item_bytes)))

@@ -21,6 +21,8 @@ class Replay:
         self._graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
             self._capture(pool)
+        else:
+            run()  # as a capture does: a tick in which nothing happens must not fail
 
     def __call__(self) -> Results:
         """One tick; the results stay valid until the next one of the stage."""

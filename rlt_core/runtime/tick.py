@@ -173,7 +173,7 @@ class TickProgram:
         home = torch.cat((slot, t.place[t.finish] + s.sentinel + 1))
         all_slot = torch.cat((slot, t.slot[t.finish]))
         position = torch.cat((s.position[slot], t.position[t.finish]))
-        valid = torch.cat((slot != s.sentinel, torch.ones_like(t.finish, dtype=torch.bool)))
+        valid = all_slot != s.sentinel  # empty places, and padding of captured ticks
         coda_rows = Rows(
             slot=all_slot,
             position=position,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from rlt_core.contract.capabilities import Word
-from rlt_core.contract.errors import OptionError
+from rlt_core.contract.errors import CapacityError, OptionError
 from rlt_core.contract.protocols import KVLayout, WeightedModel
 from rlt_core.contract.specs import AttentionSpec, OpSpec
 from rlt_core.kv.accounting import plan_kv
@@ -69,17 +69,28 @@ def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
         model = _load_model(plan, dtype, config.random_weights)
     sizes = plan_sizes(config, plan, kv)
     model = model or _load_model(plan, dtype, config.random_weights)
-    executor = Executor(plan, sizes.engine, kv, model, layout)
+    try:
+        executor = _ready(Executor(plan, sizes.engine, kv, model, layout), plan)
+    except torch.OutOfMemoryError as error:
+        raise CapacityError(
+            f"{plan.device} has no room for the KV pool, {sizes.engine.num_slots} requests and "
+            "what ticks need\nFix: a smaller --kv-memory or --max-num-seqs, or --no-graphs"
+        ) from error
+    return Parts(plan=plan, kv=kv, sizes=sizes, model=model, executor=executor)
+
+
+def _ready(executor: Executor, plan: Plan) -> Executor:
+    """Tested for what it claims, and with its graphs."""
     services = executor.services
     self_test_exact(plan, services.ops, services.attention, executor.device)
     if plan.graphs:
         with CaptureBar() as bar:
             executor.capture(bar)
-    return Parts(plan=plan, kv=kv, sizes=sizes, model=model, executor=executor)
+    return executor
 
 
 def check_device(name: str) -> None:
-    """Raise OptionError for a CUDA device that torch does not find here."""
+    """Make the device the current one. OptionError for a CUDA device that torch does not find."""
     device = torch.device(name)
     if device.type != "cuda":
         return
@@ -87,6 +98,9 @@ def check_device(name: str) -> None:
     if (device.index or 0) >= found:
         reason = f"torch {torch.__version__} finds {found} CUDA devices on this machine"
         raise OptionError("--device", name, reason, "Fix: --device cpu (rlt doctor says more)")
+    if device.index is not None:
+        # Streams, events, graphs and kernels go to the current device.
+        torch.cuda.set_device(device)
 
 
 def check_capability(plan: Plan) -> None:

@@ -18,6 +18,7 @@ from rlt_core.kv.accounting import (
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import EngineConfig
+from rlt_core.runtime.options import room_places
 from rlt_core.stage.config import StageConfig
 
 MAX_LEN = 4096
@@ -42,6 +43,8 @@ class Sizes:
 
 def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
     """Fills in what the user left open. Raises OptionError and CapacityError."""
+    if config.ticks_in_flight not in (1, 2):
+        raise OptionError("ticks_in_flight", config.ticks_in_flight, "it is 1 or 2")
     notes = list(plan.notes)
     most_slots, most_rows = _machine_rows(plan.device)
     num_slots = config.num_slots or most_slots
@@ -81,6 +84,16 @@ def _machine_rows(device: str) -> tuple[int, int]:
     return next((slots, rows) for least, slots, rows in GPU_ROWS if total >= least)
 
 
+def _kept_bytes(plan: Plan, num_slots: int, max_len: int) -> int:
+    """What a stage keeps beside weights and pool where ticks are captured: counts of tokens by
+    slot, and the tables of the model's options."""
+    counts = 5 * (num_slots + 1) * plan.shape.vocab_size
+    item: int = getattr(torch, plan.dtype).itemsize
+    tables = (room_places(width, max_len, item) for width in plan.shape.table_widths.values())
+    sizes = zip(tables, plan.shape.table_widths.values(), strict=True)
+    return counts + sum(places * width * max_len * item for places, width in sizes)
+
+
 def _num_pages(
     config: StageConfig, plan: Plan, kv: KVPlan, num_slots: int, notes: list[str]
 ) -> int:
@@ -92,7 +105,8 @@ def _num_pages(
     free = _free_memory(plan.device)
     budget = min(KV_BYTES, free // 4)
     if plan.device.startswith("cuda"):
-        budget = max(0, int(free * KV_SHARE) - RESERVE_BYTES)
+        kept = _kept_bytes(plan, num_slots, min(MAX_LEN, plan.shape.max_positions))
+        budget = max(0, int(free * KV_SHARE) - RESERVE_BYTES - kept)
     notes.append(f"KV memory: {budget / 2**20:,.0f} MiB, of {free / 2**20:,.0f} MiB free")
     # No more pages than all slots can ever fill: a small model leaves the memory alone.
     longest = config.max_len or min(MAX_LEN, plan.shape.max_positions)

@@ -73,8 +73,9 @@ class TritonSteps:
 
     def mix(self, entering: Tensor, kept: Tensor, rows: RunningRows) -> Tensor:
         """See DecodeSteps."""
-        out = torch.empty_like(entering)
-        num, width = out.shape
+        entering = entering.contiguous()
+        num, width = entering.shape
+        out = torch.empty((num, width), dtype=entering.dtype, device=entering.device)
         mix_rows[(num, triton.cdiv(width, _WIDTH))](
             entering, kept, rows.slot, rows.enters, out, width, BLOCK=_WIDTH, num_warps=8
         )
@@ -82,6 +83,7 @@ class TritonSteps:
 
     def keep(self, kept: Tensor, rows: RunningRows, state: Tensor, where: Tensor) -> None:
         """See DecodeSteps."""
+        state = state.contiguous()
         num, width = state.shape
         keep_rows[(num, triton.cdiv(width, _WIDTH))](
             kept, rows.slot, state, where, width, BLOCK=_WIDTH, num_warps=8
@@ -138,6 +140,7 @@ class TritonSteps:
 
     def sample(self, slots: SlotArrays, leaving: LeavingRows, logits: Tensor) -> Drawn:
         """See DecodeSteps."""
+        logits = logits.contiguous()
         num, vocab = logits.shape
         blocks = triton.cdiv(vocab, _VOCAB)
         room, lib = triton.next_power_of_2(blocks), logits.is_cuda

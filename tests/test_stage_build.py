@@ -1,0 +1,67 @@
+"""What is refused, or picked, before a stage runs: ticks in flight, a GPU's generation, sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlt_core.contract.errors import OptionError
+from rlt_core.contract.specs import OpSpec
+from rlt_core.plugins.registry import discover
+from rlt_core.plugins.resolve import resolve
+from rlt_core.runtime.options import room_places
+from rlt_core.stage import build, sizes
+from rlt_core.stage.config import StageConfig
+from tests.engines import GOLDEN
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_ticks_in_flight_are_one_or_two(number: int) -> None:
+    """The host's buffers take turns in threes: a fourth tick would overwrite one that is read."""
+    config = StageConfig(model_path=str(GOLDEN / "ouro_b"), ticks_in_flight=number)
+    with pytest.raises(OptionError, match="1 or 2"):
+        build.build_parts(config)
+
+
+def test_a_gpu_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for sm_80 fails on an older chip with a compiler's error, long after the start."""
+    pytest.importorskip("triton")
+    registry = discover()
+    if not any(spec.id == "triton.linear" for spec in registry.all(OpSpec)):
+        pytest.fail("rlt-kernels is not installed: make setup")
+    plan = resolve(StageConfig(model_path=str(GOLDEN / "ouro_b"), device="cuda").choice(), registry)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    build.check_capability(plan)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(OptionError, match="compute capability 8.0; this GPU has 7.5"):
+        build.check_capability(plan)
+
+
+def test_a_gpu_s_pool_leaves_room_for_what_the_stage_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counts of tokens for every slot are made with the graphs: without their share the first
+    capture runs out of memory."""
+    registry = discover()
+    choice = StageConfig(model_path=str(GOLDEN / "huginn_b"), device="cuda", exact=False).choice()
+    plan = resolve(choice, registry)
+    kept = sizes._kept_bytes(plan, 100, 64)
+    item = getattr(torch, plan.dtype).itemsize
+    tables = sum(
+        room_places(width, 64, item) * width * 64 * item
+        for width in plan.shape.table_widths.values()
+    )
+    assert tables > 0
+    assert kept == 5 * 101 * plan.shape.vocab_size + tables
+    assert room_places(1 << 20, 1 << 12, 4) == 1, "one table always fits"
+
+
+def test_larger_gpus_hold_more_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row limits come from the machine's memory (printed at the start)."""
+    found = []
+    for gib in (141, 24, 8):
+        props = type("Properties", (), {"total_memory": gib << 30})
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, p=props: p)
+        found.append(sizes._machine_rows("cuda"))
+    assert found == [(256, 2048), (128, 1024), (64, 512)]
+    assert sizes._machine_rows("cpu") == (64, 256)
