@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from torch import Tensor
 from typer.testing import CliRunner
 
 from rlt_core.bench.attention_rows import attention_launch
@@ -17,6 +18,7 @@ from rlt_core.bench.kernels import measure_kernel, row_counts, subjects
 from rlt_core.bench.operator_calls import Call, record_calls
 from rlt_core.bench.subject import Setting, check_setting
 from rlt_core.cli import bench
+from rlt_core.contract.protocols import KVRows
 from rlt_core.contract.specs import OpSpec
 from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import discover
@@ -111,8 +113,10 @@ def test_attention_sees_all_positions(plan: Plan, prompt: bool) -> None:
     seen = []
 
     class Watching(TorchAttention):
-        def __call__(self, q, k, v, rows, scale):  # type: ignore[no-untyped-def]
-            seen.append((rows, super().__call__(q, k, v, rows, scale)))
+        def __call__(self, q: Tensor, k: Tensor, v: Tensor, rows: KVRows, scale: float) -> Tensor:
+            out = super().__call__(q, k, v, rows, scale)
+            seen.append((rows, out))
+            return out
 
     (call,) = _of(record_calls(plan)["loop"], "attend")
     launch = attention_launch(

@@ -14,6 +14,7 @@ from rlt_core.bench.traffic import Traffic, measure_traffic
 from rlt_core.kv.accounting import plan_kv
 from rlt_core.kv.layouts import LastExited
 from rlt_core.runtime.operators import build_operators
+from rlt_ouro.config import OuroConfig
 from tests.engines import Setup, load_model, plan_of
 
 
@@ -31,13 +32,14 @@ def test_ouro_reads_its_layers_in_a_loop_and_its_head_once() -> None:
     ouro_b: width 48, 4 heads of 12, 2 KV heads, inner 80, 2 layers, 144 tokens, float32.
     """
     config = load_model("ouro_b")[0].config
-    width, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads  # type: ignore[attr-defined]
-    kv_heads, size, layers = config.num_kv_heads, config.head_dim, config.num_layers  # type: ignore[attr-defined]
+    assert isinstance(config, OuroConfig)
+    width, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads
+    kv_heads, size, layers = config.num_kv_heads, config.head_dim, config.num_layers
     qkv, out = (heads + 2 * kv_heads) * size * width, width * heads * size
     layer = qkv + out + 3 * inner * width + 4 * width
     found = _traffic("ouro_b")
     assert found.loop == 4 * (layers * layer + width)
-    assert found.head == 4 * config.vocab_size * width  # type: ignore[attr-defined]
+    assert found.head == 4 * config.vocab_size * width
     assert (found.prelude, found.coda) == (0, 0)
     assert (found.per_loop_kv, found.boundary_kv) == (4 * layers * 2 * kv_heads * size, 0)
 

@@ -47,7 +47,7 @@ def captured(built: Built) -> tuple[Built, Counter[str]]:
         ran[kind if found is not None else f"{kind}, eager"] += 1
         return found
 
-    graphs.run = run  # type: ignore[method-assign]
+    graphs.run = run  # type: ignore[method-assign]  # watched
     return built, ran
 
 
@@ -63,7 +63,7 @@ def watch_padding(built: Built) -> None:
         assert not (padding & batch.live).any(), "padding runs"
         inner(t, batch)
 
-    program._prelude = prelude  # type: ignore[method-assign]
+    program._prelude = prelude  # type: ignore[method-assign]  # watched
 
 
 def requests(setup: Setup, seed: int = 3) -> list[EngineRequest]:

@@ -103,7 +103,7 @@ def decode_kernel(
     k_own = turned(own_ptr, d < D, d, cos_row, sin_row, ROPE, INTERLEAVED)
     v_own = tl.load(v_ptr + row * v_stride + group * D + d, mask=d < D, other=0.0)
     if STORE:
-        # Read back below as any other key: what is loaded can go straight to shared memory.
+        # Read back below as any other key.
         if last == chunks:
             page = tl.load(table_ptr + position // PAGE).to(tl.int64)
             to_ptr = keys_ptr + page * page_stride + (position % PAGE) * position_stride
