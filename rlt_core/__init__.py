@@ -1,7 +1,7 @@
 """rlt serves looped language models: it schedules loops, not tokens.
 
-`LLM` and `SamplingParams` are what a user needs, the other names what a plugin author needs.
-Importing this package imports no torch; `LLM` is looked up when it is first used.
+`LLM`, `SamplingParams` and `Structured` are what a user needs, the other names what a plugin author
+needs. Importing this package imports no torch; `LLM` is looked up when it is first used.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from rlt_core.contract.errors import RltError
 if TYPE_CHECKING:
     from rlt_core.api.llm import LLM
     from rlt_core.api.sampling_params import SamplingParams
+    from rlt_core.api.structured import Structured
 
 __all__ = [
     "LLM",
@@ -53,13 +54,18 @@ __all__ = [
     "SamplingParams",
     "StateSpec",
     "StrategySpec",
+    "Structured",
     "TrackSpec",
     "Word",
     "hookimpl",
     "promise",
 ]
 
-_LAZY = {"LLM": "rlt_core.api.llm", "SamplingParams": "rlt_core.api.sampling_params"}
+_LAZY = {
+    "LLM": "rlt_core.api.llm",
+    "SamplingParams": "rlt_core.api.sampling_params",
+    "Structured": "rlt_core.api.structured",
+}
 
 
 def __getattr__(name: str) -> object:

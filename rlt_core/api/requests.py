@@ -41,6 +41,8 @@ class RequestBuilder:
         """
         if len(prompt) + 1 > self._report.max_len:
             raise RequestError("prompt", self._too_long(len(prompt), " and at least 1 output"))
+        if params.structured is not None:
+            raise RequestError("structured", "constrained answers are not served yet")
         max_tokens = params.max_tokens or self._report.max_len
         depths = self._depths.read(params, max_tokens)
         num_positions = min(len(prompt) + max_tokens, self._report.max_len)

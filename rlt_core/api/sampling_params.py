@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from rlt_core.api.structured import Structured
 from rlt_core.contract.errors import RequestError
 
 MAX_LOGPROBS = 20
@@ -37,6 +38,9 @@ class SamplingParams:
     extra: options that the model itself declares, by name, e.g. {"state_scale": 0.0}; a table is
     the path of a .safetensors or .npy file. `rlt explain` lists them.
 
+    structured: the form that the answer must have, e.g. Structured(json_schema={...}); tokens that
+    would leave it are never drawn.
+
     Raises RequestError naming the field.
     """
 
@@ -66,6 +70,7 @@ class SamplingParams:
     max_loops: int | None = None
     trace: Sequence[int] | None = None
     extra: Mapping[str, Any] | None = None
+    structured: Structured | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in _INTEGERS:
@@ -93,6 +98,8 @@ class SamplingParams:
                 raise RequestError(name, "0 is out of range: it must be above 0")
         if self.exit_policy is not None and not isinstance(self.exit_policy, str):
             raise RequestError("exit_policy", f"{self.exit_policy!r} is not a name")
+        if self.structured is not None and not isinstance(self.structured, Structured):
+            raise RequestError("structured", f"{self.structured!r} is no Structured(...)")
         if self.min_loops and self.max_loops and self.min_loops > self.max_loops:
             raise RequestError("min_loops", f"{self.min_loops} is above max_loops {self.max_loops}")
 
