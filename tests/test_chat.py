@@ -90,6 +90,9 @@ def test_reasoning_is_kept_apart(
     assert "".join(i.text for i in increments) == answer
     assert stream.output.outputs[0].reasoning == reasoning
     assert sum(len(i.token_ids) for i in increments) == params.max_tokens
+    thought = text.partition("</think>")[0] if reasoning is not None else ""
+    wanted = len(thought.encode()) - _saved(thought) + ("</think>" in text and reasoning is not None)
+    assert found.num_reasoning_tokens == sum(i.num_reasoning_tokens for i in increments) == wanted
 
 
 def test_a_short_budget_inside_the_block(llm: LLM) -> None:

@@ -272,6 +272,9 @@ def test_logprobs_hold_the_chosen_token_and_alternatives(llm: LLM) -> None:
         (99, -1.5, 2, "b"),
     ]
     assert answer.cumulative_logprob == -1.0
+    assert [p.token_bytes for p in first.values()] == [b"a", b"b"]
+    streamed = list(llm.stream("ab", SamplingParams(max_tokens=2, logprobs=2)))
+    assert [table for part in streamed for table in part.logprobs or ()] == answer.logprobs
     (output,) = llm.generate("ab", SamplingParams(max_tokens=2, logprobs=0))
     assert output.outputs[0].logprobs is not None
     assert list(output.outputs[0].logprobs[1]) == [99]

@@ -47,6 +47,7 @@ class Collector:
         self._finish: str | None = None
         self._stop_reason: int | str | None = None
         self._sent_tokens, self._sent_texts, self._sent_reasoning = 0, 0, 0
+        self._num_before_answer, self._sent_num_reasoning = 0, 0
         self._sent_end = False
         self._detokenizer: Detokenizer | None = None
         if tokenizer is not None:
@@ -65,6 +66,8 @@ class Collector:
             return False
         if token >= 0:
             self._records.append((token, depth, logprob, rank, others))
+            if self._splitter is not None and not self._splitter.closed:
+                self._num_before_answer = len(self._records)
             self._take_text(token, finish)
         if self._stops.matched is not None:
             self._end("stop", self._stops.matched)
@@ -97,6 +100,10 @@ class Collector:
         """What was added since the last call."""
         records, texts = self._records[self._sent_tokens :], self._text[self._sent_texts :]
         reasoning = self._reasoning[self._sent_reasoning :]
+        num_reasoning = self._num_reasoning - self._sent_num_reasoning
+        wants_logprobs = self._params.logprobs is not None
+        logprobs = tuple(self._logprobs(self._sent_tokens)) if wants_logprobs else None
+        self._sent_num_reasoning += num_reasoning
         self._sent_tokens, self._sent_texts = len(self._records), len(self._text)
         self._sent_reasoning, self._sent_end = len(self._reasoning), self.done
         return Increment(
@@ -107,6 +114,8 @@ class Collector:
             finish_reason=self._finish,
             stop_reason=self._stop_reason,
             reasoning="".join(reasoning),
+            num_reasoning_tokens=num_reasoning,
+            logprobs=logprobs,
         )
 
     def output(self) -> CompletionOutput:
@@ -121,6 +130,7 @@ class Collector:
             finish_reason=self._finish,
             stop_reason=self._stop_reason,
             reasoning=self._all_reasoning(),
+            num_reasoning_tokens=self._num_reasoning,
             logprobs=self._logprobs() if wants_logprobs else None,
             cumulative_logprob=sum(r[2] for r in self._records) if wants_logprobs else None,
         )
@@ -154,6 +164,11 @@ class Collector:
         self._reasoning.append(reasoning)
         self._text.append(answer)
 
+    @property
+    def _num_reasoning(self) -> int:
+        opened = self._splitter is not None and self._splitter.opened
+        return self._num_before_answer if opened else 0
+
     def _all_reasoning(self) -> str | None:
         opened = self._splitter is not None and self._splitter.opened
         return "".join(self._reasoning) if opened else None
@@ -172,16 +187,18 @@ class Collector:
             self._add_parts(*self._splitter.flush())
         self._finish, self._stop_reason, self.done = finish, reason, True
 
-    def _logprobs(self) -> list[dict[int, Logprob]]:
-        previous = int(self.request.prompt[-1])
+    def _logprobs(self, start: int = 0) -> list[dict[int, Logprob]]:
+        """Of the tokens from index `start`."""
+        previous = self._records[start - 1][0] if start else int(self.request.prompt[-1])
         found = []
-        for token, _, logprob, rank, others in self._records:
+        for token, _, logprob, rank, others in self._records[start:]:
             found.append(self.table(previous, token, logprob, rank, others))
             previous = token
         return found
 
     def _logprob(self, previous: int, token: int, logprob: float, rank: int) -> Logprob:
-        text = None
-        if self._tokenizer is not None:
-            text = self._tokenizer.piece(previous, token).decode("utf-8", "replace")
-        return Logprob(logprob=logprob, rank=rank, decoded_token=text)
+        if self._tokenizer is None:
+            return Logprob(logprob=logprob, rank=rank)
+        piece = self._tokenizer.piece(previous, token)
+        text = piece.decode("utf-8", "replace")
+        return Logprob(logprob=logprob, rank=rank, decoded_token=text, token_bytes=piece)

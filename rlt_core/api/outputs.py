@@ -10,11 +10,13 @@ from rlt_core.contract.errors import RltError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logprob:
     """The log probability of one token before penalties, temperature and masks; its rank among
-    all tokens, from 1; its text, or None without a tokenizer."""
+    all tokens, from 1; its text and its bytes (which may be a part of a character), or None
+    without a tokenizer."""
 
     logprob: float
     rank: int
     decoded_token: str | None = None
+    token_bytes: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ class CompletionOutput:
 
     exit_depths[i] is the depth, from 1, at which token i was read. text is None without a
     tokenizer. reasoning is what an answer of `LLM.chat` says in its think block, and is not part
-    of text; None where there is no block. finish_reason: "stop", "length", "abort" or "error";
+    of text; None where there is no block; num_reasoning_tokens counts its tokens, the tags' too.
+    finish_reason: "stop", "length", "abort" or "error";
     stop_reason: the stop string, or the id of `stop_token_ids`, that ended it (None for the
     model's own end and for others).
     logprobs (when asked): per token, id -> Logprob of that token and the alternatives.
@@ -59,6 +62,7 @@ class CompletionOutput:
     finish_reason: str | None
     stop_reason: int | str | None = None
     reasoning: str | None = None
+    num_reasoning_tokens: int = 0
     logprobs: list[dict[int, Logprob]] | None = None
     cumulative_logprob: float | None = None
 
@@ -112,7 +116,10 @@ class ScoreOutput:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
     """What a streamed answer gained: `text` and `reasoning` may be empty while bytes, a possible
-    stop string or a possible tag are held back. The last one has a finish_reason."""
+    stop string or a possible tag are held back. The last one has a finish_reason.
+
+    logprobs (when asked): one table for each of token_ids, as in CompletionOutput.
+    num_reasoning_tokens: how many more tokens are known to belong to the think block."""
 
     index: int
     text: str
@@ -121,3 +128,5 @@ class Increment:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     reasoning: str = ""
+    num_reasoning_tokens: int = 0
+    logprobs: tuple[dict[int, Logprob], ...] | None = None

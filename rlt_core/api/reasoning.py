@@ -21,6 +21,11 @@ class ReasoningSplitter:
         self._inside, self._state = inside, _BEFORE
         self._has_text, self._held = False, ""
 
+    @property
+    def closed(self) -> bool:
+        """Whether all that comes now is answer."""
+        return self._state in (_BEHIND, _ANSWER)
+
     def feed(self, text: str) -> tuple[str, str]:
         """(reasoning, answer) that are certain now."""
         self._held += text

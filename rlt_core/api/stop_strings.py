@@ -15,8 +15,6 @@ class StopMatcher:
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops, self._include = tuple(stops), include
-        self._prefixes = {stop[:i] for stop in stops for i in range(1, len(stop))}
-        self._longest = max((len(stop) for stop in stops), default=1) - 1
         self._held = ""
         self.matched: str | None = None
 
@@ -51,7 +49,12 @@ class StopMatcher:
         return end, stop
 
     def _num_held(self, text: str) -> int:
-        for length in range(min(self._longest, len(text)), 0, -1):
-            if text[-length:] in self._prefixes:
-                return length
-        return 0
+        """How many characters at the end of `text` are the longest beginning of a stop string."""
+        return max((_num_begun(text, stop) for stop in self._stops), default=0)
+
+
+def _num_begun(text: str, stop: str) -> int:
+    start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while start >= 0 and not stop.startswith(text[start:]):
+        start = text.find(stop[0], start + 1)
+    return len(text) - start if start >= 0 else 0
