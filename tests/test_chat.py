@@ -91,7 +91,9 @@ def test_reasoning_is_kept_apart(
     assert stream.output.outputs[0].reasoning == reasoning
     assert sum(len(i.token_ids) for i in increments) == params.max_tokens
     thought = text.partition("</think>")[0] if reasoning is not None else ""
-    wanted = len(thought.encode()) - _saved(thought) + ("</think>" in text and reasoning is not None)
+    wanted = (
+        len(thought.encode()) - _saved(thought) + ("</think>" in text and reasoning is not None)
+    )
     assert found.num_reasoning_tokens == sum(i.num_reasoning_tokens for i in increments) == wanted
 
 
