@@ -1,7 +1,8 @@
 """rlt serves looped language models: it schedules loops, not tokens.
 
-`LLM`, `SamplingParams` and `Structured` are what a user needs, the other names what a plugin author
-needs. Importing this package imports no torch; `LLM` is looked up when it is first used.
+`LLM`, `AsyncLLM`, `SamplingParams` and `Structured` are what a user needs, the other names what a
+plugin author needs. Importing this package imports no torch; these four are looked up when first
+used.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from rlt_core.contract import (
 from rlt_core.contract.errors import RltError
 
 if TYPE_CHECKING:
+    from rlt_core.api.async_llm import AsyncLLM
     from rlt_core.api.llm import LLM
     from rlt_core.api.sampling_params import SamplingParams
     from rlt_core.api.structured import Structured
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "AttentionSpec",
     "Entry",
     "ExitPolicySpec",
@@ -62,6 +65,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AsyncLLM": "rlt_core.api.async_llm",
     "LLM": "rlt_core.api.llm",
     "SamplingParams": "rlt_core.api.sampling_params",
     "Structured": "rlt_core.api.structured",

@@ -15,6 +15,7 @@ from rlt_core.contract.errors import ConflictError, RequestError
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.runtime.batch import logprob_bits
 from rlt_core.schedule.request import ABORT, LENGTH, RUNNING, STOP, EngineRequest, Events
+from rlt_core.schedule.stats import EngineStats
 from rlt_core.stage.config import StageConfig
 from rlt_core.stage.messages import StageReport
 from rlt_core.stage.stage import BuiltEngine
@@ -109,6 +110,9 @@ class ScriptedEngine:
             if request.prompt[0] == BROKEN:
                 errors[request.request_id] = "the logits were not finite"
         return _events(self._tick, rows, errors, [r for r in scores if self._first(r)])
+
+    def stats(self) -> EngineStats:
+        return EngineStats(slots_used=len(self._running), num_slots=8, ticks=self._tick)
 
     def close(self) -> None:
         self.closed = True

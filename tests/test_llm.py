@@ -169,7 +169,7 @@ def test_stopped_request_is_aborted_in_the_engine(llm: LLM) -> None:
     """CASES A75, A77: a request that its stop string ended ran on to max_tokens."""
     llm.generate("abc ENDING", SamplingParams(stop="END", max_tokens=None))
     assert not has_work(llm)
-    assert not llm._dispatcher._waiting
+    assert not llm._dispatcher._router._open
 
 
 def has_work(llm: LLM) -> bool:
@@ -243,7 +243,7 @@ def test_stream_that_is_left_is_aborted(llm: LLM) -> None:
         break
     assert not stream.output.finished
     stream.close()
-    assert not llm._dispatcher._waiting
+    assert not llm._dispatcher._router._open
     with pytest.raises(RequestError):
         llm.stream(ids(REFUSE + 1000))
     with pytest.raises(RequestError):
@@ -350,7 +350,7 @@ def test_interrupted_call_aborts_its_requests(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(KeyboardInterrupt):
             llm.generate(ids(SLOW), SamplingParams(max_tokens=None))
         monkeypatch.undo()
-        assert not llm._dispatcher._waiting
+        assert not llm._dispatcher._router._open
         assert not has_work(llm)
 
 

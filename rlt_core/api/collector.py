@@ -92,6 +92,11 @@ class Collector:
         self.error, self.done = error, True
 
     @property
+    def finish_reason(self) -> str | None:
+        """Why it ended; None while it runs, and when it failed."""
+        return self._finish
+
+    @property
     def has_news(self) -> bool:
         """Whether `news` has anything to tell."""
         return self._sent_tokens < len(self._records) or (self.done and not self._sent_end)

@@ -6,12 +6,11 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from rlt_core.api.collector import Alternatives, Collector
-from rlt_core.contract.errors import RequestError, StageError
-from rlt_core.runtime.batch import F32, I64
-from rlt_core.schedule.request import ERROR, RUNNING, Events
+from rlt_core.api.collector import Collector
+from rlt_core.api.router import Router
+from rlt_core.contract.errors import StageError
 from rlt_core.stage.client import Client
-from rlt_core.stage.messages import Abort, AddRequests, Answer, RequestFailed, Tick
+from rlt_core.stage.messages import Abort, AddRequests
 
 WAIT_S = 0.1
 
@@ -24,23 +23,21 @@ class Dispatcher:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._waiting: dict[int, Collector] = {}
+        self._router = Router()
         self._changed = threading.Condition()
         self._reading = False
-        self._next_id = 0
 
     def new_ids(self, count: int) -> range:
         """Request ids never used before."""
         with self._changed:
-            first, self._next_id = self._next_id, self._next_id + count
-        return range(first, first + count)
+            return self._router.new_ids(count)
 
     def submit(self, collectors: Sequence[Collector]) -> None:
         """Sends requests, in this order, in one message."""
         if not collectors:
             return
         with self._changed:
-            self._waiting.update({c.request.request_id: c for c in collectors})
+            self._router.add(collectors)
         try:
             self._client.send(AddRequests(requests=[c.request for c in collectors]))
         except StageError:
@@ -70,8 +67,7 @@ class Dispatcher:
     def drop(self, collectors: Iterable[Collector]) -> None:
         """Forgets requests without telling the stage."""
         with self._changed:
-            for collector in collectors:
-                self._waiting.pop(collector.request.request_id, None)
+            self._router.drop(collectors)
 
     def _read(self) -> None:
         """Reads once, with the lock released while it blocks."""
@@ -83,69 +79,6 @@ class Dispatcher:
             self._changed.acquire()
             self._reading = False
             self._changed.notify_all()
-        self._deliver(answers)
-
-    def _deliver(self, answers: list[Answer]) -> None:
-        stopped: list[int] = []
-        for answer in answers:
-            if isinstance(answer, Tick):
-                stopped += self._take(answer.events)
-            elif isinstance(answer, RequestFailed):
-                self._fail(answer.request_id, RequestError(answer.field, answer.reason))
+        stopped = self._router.deliver(answers).stopped
         if stopped:
             self._client.send(Abort(request_ids=stopped))
-
-    def _take(self, events: Events) -> list[int]:
-        self._take_scores(events)
-        stopped = []
-        columns = (events.token, events.depth, events.logprob, events.rank, events.finish)
-        rows = zip(events.request_id.tolist(), *(c.tolist() for c in columns), strict=True)
-        for i, (request_id, token, depth, logprob, rank, finish) in enumerate(rows):
-            collector = self._waiting.get(request_id)
-            if collector is None:
-                continue  # aborted or stopped; what the ticks in flight still gave is dropped
-            if finish == ERROR:
-                text = events.errors.get(request_id, "the engine failed on this request")
-                self._fail(request_id, RequestError("request", text))
-                continue
-            wanted = collector.request.num_logprobs
-            others = _alternatives(events.top_ids, events.top_logprobs, i, wanted)
-            try:
-                stop = collector.take(token, depth, logprob, rank, finish, others)
-            except Exception as error:  # a user's tokenizer; the other requests go on
-                reason = f"the tokenizer failed on token id {token} ({error!r})"
-                self._fail(request_id, RequestError("text", reason))
-                stop = finish == RUNNING
-            if stop:
-                stopped.append(request_id)
-            if collector.done:
-                self._waiting.pop(request_id, None)
-        return stopped
-
-    def _take_scores(self, events: Events) -> None:
-        for i, request_id in enumerate(events.score_request_id.tolist()):
-            collector = self._waiting.get(request_id)
-            if collector is None:
-                continue
-            wanted = collector.request.prompt_logprobs
-            if wanted is None:
-                wanted = collector.request.num_logprobs
-            collector.take_score(
-                int(events.score_position[i]),
-                float(events.score_logprob[i]),
-                int(events.score_rank[i]),
-                int(events.score_depth[i]),
-                _alternatives(events.score_top_ids, events.score_top_logprobs, i, wanted),
-            )
-
-    def _fail(self, request_id: int, error: RequestError) -> None:
-        collector = self._waiting.pop(request_id, None)
-        if collector is not None:
-            collector.fail(error)
-
-
-def _alternatives(ids: I64 | None, logprobs: F32 | None, row: int, wanted: int) -> Alternatives:
-    if ids is None or logprobs is None or wanted <= 0:
-        return ()
-    pairs = zip(ids[row, :wanted].tolist(), logprobs[row, :wanted].tolist(), strict=True)
-    return [(token, value) for token, value in pairs if token >= 0]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-import msgspec
-
+from rlt_core.api.access import open_model
 from rlt_core.api.batch import Batch, Entry
-from rlt_core.api.chat import ChatFormat
 from rlt_core.api.chat_messages import as_conversations
-from rlt_core.api.defaults import read_generation_defaults
+from rlt_core.api.collector import Collector
 from rlt_core.api.dispatch import Dispatcher
-from rlt_core.api.engine_options import stage_config
 from rlt_core.api.outputs import RequestOutput, ScoreOutput
 from rlt_core.api.progress import Progress
 from rlt_core.api.prompts import Prompt, as_list, read_prompt, spread_params
@@ -23,12 +20,7 @@ from rlt_core.api.requests import RequestBuilder
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.api.scoring import Scoring
 from rlt_core.api.stream import RequestStream
-from rlt_core.api.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
-from rlt_core.contract.errors import OptionError
-from rlt_core.plugins.model_folder import find_model_folder
-from rlt_core.plugins.resolve import resolve
 from rlt_core.stage.client import Client, StageClient
-from rlt_core.stage.config import DEFAULT_BUILDER, StageConfig
 from rlt_core.stage.local import LocalClient
 from rlt_core.stage.messages import StageReport
 
@@ -58,14 +50,12 @@ class LLM:
         in_process: bool = False,
         **options: Any,
     ) -> None:
-        config = _resolved(stage_config(model, **options))
+        access = open_model(model, tokenizer, **options)
+        config, self.tokenizer, self._chat = access.config, access.tokenizer, access.chat
         self.model_path = config.model_path
-        self.tokenizer = _tokenizer(tokenizer, config.model_path)
-        self._chat = ChatFormat(self.tokenizer, config.model_path)
-        defaults = read_generation_defaults(config.model_path)
         self._client: Client = LocalClient(config) if in_process else StageClient(config)
         self._finalizer = weakref.finalize(self, self._client.close)
-        self._builder = RequestBuilder(self._client.report, defaults)
+        self._builder = RequestBuilder(self._client.report, access.defaults)
         self._dispatcher = Dispatcher(self._client)
 
     @property
@@ -103,7 +93,7 @@ class LLM:
         entries = self._entries(items, spread_params(sampling_params, len(items)))
         batch = Batch(entries, self._builder)
         with Progress(progress, batch) as bar:
-            self._finish(batch, bar)
+            self._finish(batch.collectors, lambda: batch.done, bar.update)
         outputs = batch.outputs()
         if (on_error or ("raise" if single else "return")) == "raise":
             for output in outputs:
@@ -186,8 +176,10 @@ class LLM:
         generated. Its `logprobs` asks for alternatives; its sampling options play no part.
         """
         (params,) = spread_params(sampling_params, 1)
-        scoring = Scoring(text, prompt_len, params, self._builder, self.tokenizer, self._dispatcher)
-        return scoring.run()
+        (request_id,) = self._dispatcher.new_ids(1)
+        scoring = Scoring(text, prompt_len, params, self._builder, self.tokenizer, request_id)
+        self._finish(scoring.collectors, lambda: scoring.done)
+        return scoring.output()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, as `generate` would read it; RequestError without a tokenizer."""
@@ -214,33 +206,16 @@ class LLM:
             for item, p in zip(items, params, strict=True)
         ]
 
-    def _finish(self, batch: Batch, bar: Progress) -> None:
-        collectors = batch.collectors
+    def _finish(
+        self,
+        collectors: Sequence[Collector],
+        done: Callable[[], bool],
+        on_wake: Callable[[], None] | None = None,
+    ) -> None:
         try:
             self._dispatcher.submit(collectors)
-            self._dispatcher.wait(lambda: batch.done, bar.update)
+            self._dispatcher.wait(done, on_wake)
         except BaseException:
             # Ctrl-C must not leave work behind in a stage that lives on.
             self._dispatcher.give_up(collectors)
             raise
-
-
-def _resolved(config: StageConfig) -> StageConfig:
-    """The config with its model's folder. Refuses what cannot work before a process is started;
-    nothing here imports torch."""
-    if config.engine_factory != DEFAULT_BUILDER:
-        return config
-    config = msgspec.structs.replace(config, model_path=find_model_folder(config.model_path))
-    resolve(config.choice())
-    return config
-
-
-def _tokenizer(given: object, model_path: str | None) -> Tokenizer | None:
-    if given is None:
-        return None if model_path is None else load_tokenizer(model_path)
-    if isinstance(given, (str, os.PathLike)):
-        found = load_tokenizer(os.fspath(given))
-        if found is None:
-            raise OptionError("tokenizer", os.fspath(given), "the folder has no tokenizer")
-        return found
-    return as_tokenizer(given)

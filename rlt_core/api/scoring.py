@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from rlt_core.api.batch import score_tables
 from rlt_core.api.collector import Collector
-from rlt_core.api.dispatch import Dispatcher
 from rlt_core.api.outputs import ScoreOutput
 from rlt_core.api.prompts import read_prompt
 from rlt_core.api.requests import RequestBuilder
@@ -24,31 +23,26 @@ class Scoring:
         params: SamplingParams,
         builder: RequestBuilder,
         tokenizer: Tokenizer | None,
-        dispatcher: Dispatcher,
+        request_id: int,
     ) -> None:
         check_integer("prompt_len", prompt_len, 0, None)
         if not isinstance(text, (str, Mapping)):
             text = {"prompt_token_ids": text}
         tokens = read_prompt(text, builder, tokenizer).tokens
-        (request_id,) = dispatcher.new_ids(1)
         request = builder.score(tokens, prompt_len, params, request_id)
         self._collector = Collector(request, params, tokenizer)
+        self.collectors = [self._collector]
         self._params, self._tokens = params, tokens.tolist()
-        self._dispatcher = dispatcher
 
-    def run(self) -> ScoreOutput:
-        """Waits for the scores; the request's error or a StageError."""
-        try:
-            self._dispatcher.submit([self._collector])
-            self._dispatcher.wait(lambda: self._collector.done)
-        except BaseException:
-            self._dispatcher.give_up([self._collector])
-            raise
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._collector.done
+
+    def output(self) -> ScoreOutput:
+        """The scores once it is done; the request's error where it failed."""
         if self._collector.error is not None:
             raise self._collector.error
-        return self._output()
-
-    def _output(self) -> ScoreOutput:
         scores = [self._collector.scores[position] for position in range(len(self._tokens) - 1)]
         tables = None
         if self._params.logprobs is not None:

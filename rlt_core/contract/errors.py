@@ -11,7 +11,9 @@ RltError                     one to four lines, exit code 2, no traceback
 ├── OptionError              an engine or command-line option out of range
 ├── CapacityError            memory or pages do not suffice for what was asked
 ├── RequestError             one request is wrong (the others go on); HTTP 400
-└── StageError               the stage process ended or does not answer
+├── BusyError                the queue is full; HTTP 429
+├── DeadlineError            a request took longer than it was given; HTTP 408
+└── StageError               the stage process ended or does not answer; HTTP 503
 
 Anything else that escapes is a fault of rlt and keeps its traceback.
 """
@@ -143,8 +145,30 @@ class RequestError(RltError):
         super().__init__(f"{field}: {reason}")
 
 
+class BusyError(RltError):
+    """Slots and queue are full; `retry_after` is a guess in whole seconds, at least 1."""
+
+    def __init__(self, num_open: int, limit: int, retry_after: int) -> None:
+        self.num_open, self.limit, self.retry_after = num_open, limit, retry_after
+        super().__init__(
+            f"{num_open} answers are in work and {limit} may be; try again in {retry_after} s"
+        )
+
+
+class DeadlineError(RltError):
+    """A request had `seconds` and did not end in time; it was aborted."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"the request did not end within its {seconds:g} s and was aborted")
+
+
 class StageError(RltError):
-    """The stage process ended, failed or does not answer."""
+    """The stage process ended, failed or does not answer; `advice` is for whoever asked it."""
+
+    def __init__(self, reason: str, advice: str | None = None) -> None:
+        self.reason, self.advice = reason, advice
+        super().__init__(", ".join(part for part in (reason, advice) if part))
 
 
 def _lines(*parts: str | None) -> str:

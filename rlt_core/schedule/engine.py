@@ -7,6 +7,7 @@ from typing import Protocol
 from rlt_core.runtime.batch import TickInput, TickOutput
 from rlt_core.schedule.request import EngineRequest, Events, TickCounts
 from rlt_core.schedule.scheduler import Scheduler
+from rlt_core.schedule.stats import EngineStats
 
 
 class TickExecutor(Protocol):
@@ -64,6 +65,10 @@ class Engine:
         if not len(events.request_id) and self._scheduler.has_work:
             raise RuntimeError("the scheduler made no progress: requests wait and nothing runs")
         return events
+
+    def stats(self) -> EngineStats:
+        """Gauges and counters; row_loops are those of prompt rows alone."""
+        return self._scheduler.stats()
 
     def close(self) -> None:
         """Collect what is in flight; the executor's memory goes with the engine."""

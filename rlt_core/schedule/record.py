@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -41,6 +42,7 @@ class Record:
     them then). num_scored: prompt positions whose logprob was given. not_before: the tick whose
     results must be in before it may get a slot again. params: its rows of SlotParams. chains: its
     positions read the state of the one before. tables: places of its tables, by option.
+    arrived: time.perf_counter() when it came.
     """
 
     request: EngineRequest
@@ -62,6 +64,7 @@ class Record:
     next_start: int = 0
     chains: bool = False
     tables: dict[str, int] | None = None
+    arrived: float = field(default_factory=time.perf_counter)
 
     @property
     def resident(self) -> bool:

@@ -18,6 +18,7 @@ from rlt_core.schedule.prompt_cells import Cell, PromptCells
 from rlt_core.schedule.record import Record, State
 from rlt_core.schedule.request import EngineRequest, TickCounts
 from rlt_core.schedule.slot_table import SlotTable
+from rlt_core.schedule.stats import EngineStats, QueueTimes, at_least
 from rlt_core.schedule.waiting import WaitingQueue
 
 DEBUG_SHUFFLE_SEED = 0
@@ -57,6 +58,31 @@ class Residency:
         self.options = ModelOptions(plan, config.max_len)
         self._intake = Intake(plan, config, kv, self.options)
         self._serial = 0
+        self.queue_times = QueueTimes()
+        # Rows of prompt cells by the loops that they took, less 1.
+        self.cell_loops = [0] * plan.max_depth
+
+    def stats(self) -> EngineStats:
+        """Gauges and counters; row_loops are those of prompt rows alone."""
+        counts, pages, num_slots = self.counts, self.pages, self.config.num_slots
+        return EngineStats(
+            slots_used=num_slots - len(self.table.free),
+            num_slots=num_slots,
+            num_prompts=len(self.prompts) + len(self.cells.running),
+            num_waiting=self.waiting.num,
+            pages_used=pages.num_usable - pages.num_free,
+            pages_free=pages.num_free,
+            pages_total=pages.num_usable,
+            ticks=counts.ticks,
+            preemptions=counts.preemptions,
+            aborts=counts.aborts_waiting
+            + counts.aborts_prompt
+            + counts.aborts_decode
+            + counts.aborts_preempted,
+            row_loops=at_least(self.cell_loops),
+            queue_counts=list(self.queue_times.counts),
+            queue_seconds=self.queue_times.seconds,
+        )
 
     def add(self, request: EngineRequest, tick: int) -> None:
         """Queue a request; RequestError when it can never run."""
@@ -87,6 +113,8 @@ class Residency:
             positions = ahead
         elif not self.reserve.leaves_headroom(-(-positions // self.config.page_size) * rows):
             return False
+        if record.state is State.WAITING:
+            self.queue_times.ended(record.arrived)
         self.table.take(record)
         self.pages.admit(record.slot, record.request.loops, positions, has_prompt=has_prompt)
         self.counts.queued(tick - record.moved)

@@ -24,13 +24,21 @@ from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import I64, EngineConfig, PromptRows, TickInput, TickOutput
+from rlt_core.runtime.batch import (
+    FIRST_TICK,
+    I64,
+    EngineConfig,
+    PromptRows,
+    TickInput,
+    TickOutput,
+)
 from rlt_core.schedule.cell_starter import CellStarter
 from rlt_core.schedule.events import Collector, Flight
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest, Events, TickCounts
 from rlt_core.schedule.residency import Residency
 from rlt_core.schedule.slot_params import ParamBuilder
+from rlt_core.schedule.stats import EngineStats
 
 
 class Scheduler:
@@ -65,6 +73,10 @@ class Scheduler:
     def pages(self) -> HostPages:
         """The pool's book-keeping, for reports and checks; only the scheduler changes it."""
         return self._residency.pages
+
+    def stats(self) -> EngineStats:
+        """Gauges and counters; row_loops are those of prompt rows alone."""
+        return self._residency.stats()
 
     @property
     def has_work(self) -> bool:
@@ -183,6 +195,7 @@ class Scheduler:
         residency, tick = self._residency, self._tick
         has_targets = False
         for cell in residency.cells.finish(tick):
+            residency.cell_loops[tick - int(cell.rows[0, FIRST_TICK])] += cell.end - cell.start
             has_targets |= cell.forced.target is not None
             if not residency.cell_ended(cell, tick):
                 continue

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import zmq
@@ -56,7 +57,9 @@ class StageClient:
     thread at a time and a sender must not wait for a receiver.
     """
 
-    def __init__(self, config: StageConfig) -> None:
+    def __init__(self, config: StageConfig, given_up: Callable[[], bool] | None = None) -> None:
+        """`given_up` is asked ten times a second while the stage starts; once it is true the
+        start ends with a StageError."""
         self._owner = os.getpid()
         self._sending, self._receiving = threading.Lock(), threading.Lock()
         self._failure: RltError | None = None
@@ -67,7 +70,7 @@ class StageClient:
         self._outbox, self._inbox, endpoints = bind_pair(self._context, folder)
         self._process = StageProcess(config, folder, endpoints)
         try:
-            self.report = self._wait_until_ready()
+            self.report = self._wait_until_ready(given_up or (lambda: False))
         except BaseException:
             self.close()
             raise
@@ -115,11 +118,12 @@ class StageClient:
             self._process.stop()
             self._context.destroy(linger=0)
 
-    def _wait_until_ready(self) -> StageReport:
-        while True:
+    def _wait_until_ready(self, given_up: Callable[[], bool]) -> StageReport:
+        while not given_up():
             for answer in self.receive(POLL_S):
                 if isinstance(answer, Ready):
                     return answer.report
+        raise StageError("the stage was closed before it was ready")
 
     def _why_it_ended(self) -> StageError:
         """For a sender without a peer: the stage's last words count, though nobody has read them
@@ -159,7 +163,7 @@ class StageClient:
 
     def _lost(self) -> StageError:
         reason = self._process.end_reason() or "the stage process does not answer"
-        return StageError(f"{reason}; requests in it are lost, start a new LLM")
+        return StageError(f"{reason}; requests in it are lost", "start a new LLM")
 
     def _drain(self, wait: float) -> list[Answer]:
         answers: list[Answer] = []
@@ -181,4 +185,6 @@ def as_error(message: StageFailed) -> RltError:
 
 def _again(failure: RltError) -> StageError:
     # A new object each time: several threads may raise it, and each adds its own traceback.
+    if isinstance(failure, StageError):
+        return StageError(failure.reason, failure.advice)
     return StageError(str(failure))

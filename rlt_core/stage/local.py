@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
@@ -19,6 +20,7 @@ class LocalClient:
     def __init__(self, config: StageConfig) -> None:
         self._requests: deque[Request] = deque()
         self._answers: deque[Answer] = deque()
+        self._arrived = threading.Event()
         self._failure: str | None = None
         build = cast(Callable[[StageConfig], BuiltEngine], load_object(config.engine_factory))
         self._stage = Stage(build(config), self._answers.append)
@@ -28,10 +30,14 @@ class LocalClient:
         """Queues a message; the next `receive` handles it."""
         self._check()
         self._requests.append(message)
+        self._arrived.set()
 
     def receive(self, timeout: float) -> list[Answer]:
-        """Handles what was sent and runs ticks until there is an answer or nothing to do."""
+        """Handles what was sent and runs ticks until there is an answer or nothing to do, in
+        which case it waits up to `timeout` seconds for a message."""
         self._check()
+        if not self._stage.has_work:
+            self._arrived.wait(timeout)
         try:
             self._run()
         except RltError as error:
@@ -51,9 +57,13 @@ class LocalClient:
             self._stage.close()
 
     def _run(self) -> None:
-        while self._requests:
-            self._stage.handle(self._requests.popleft())
-        while not self._answers and self._stage.has_work:
+        while True:
+            # Between ticks, so that an abort is heard as soon as in a process of its own.
+            self._arrived.clear()
+            while self._requests:
+                self._stage.handle(self._requests.popleft())
+            if self._answers or not self._stage.has_work:
+                return
             self._stage.step()
 
     def _check(self) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.schedule.request import EngineRequest, Events
+from rlt_core.schedule.stats import EngineStats
 
 
 class Message(msgspec.Struct, tag=True, kw_only=True):
@@ -35,6 +36,12 @@ class Abort(Message):
 
 class Ping(Message):
     """Client: answer with a Pong of the same number, between two ticks."""
+
+    number: int
+
+
+class GetStats(Message):
+    """Client: answer with a Stats of the same number, between two ticks."""
 
     number: int
 
@@ -105,6 +112,13 @@ class Pong(Message):
     number: int
 
 
+class Stats(Message):
+    """Stage: the answer to a GetStats."""
+
+    number: int
+    stats: EngineStats
+
+
 class StageFailed(Message):
     """Stage: it ends now. `error` is the class of an RltError (its text in `text`, its plain
     fields in `fields`), or None for a fault of rlt, whose traceback is the text."""
@@ -114,8 +128,8 @@ class StageFailed(Message):
     fields: dict[str, Any] = {}
 
 
-Request = AddRequests | Abort | Ping | Shutdown
-Answer = Ready | Tick | RequestFailed | Pong | StageFailed
+Request = AddRequests | Abort | Ping | GetStats | Shutdown
+Answer = Ready | Tick | RequestFailed | Pong | Stats | StageFailed
 
 
 def encode(message: Message) -> bytes:

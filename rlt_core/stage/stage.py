@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 from rlt_core.contract.errors import RequestError, RltError
 from rlt_core.schedule.request import EngineRequest, Events
+from rlt_core.schedule.stats import EngineStats, OutputDepths, at_least
 from rlt_core.stage.messages import (
     Abort,
     AddRequests,
     Answer,
+    GetStats,
     Ping,
     Pong,
     Ready,
@@ -20,6 +22,7 @@ from rlt_core.stage.messages import (
     RequestFailed,
     StageFailed,
     StageReport,
+    Stats,
     Tick,
 )
 
@@ -40,6 +43,10 @@ class EngineLike(Protocol):
         """Submits what can run and gives the events of the oldest tick that is done."""
         ...
 
+    def stats(self) -> EngineStats:
+        """Gauges and counters; `outputs`, and the row-loops of outputs, are the stage's."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -56,6 +63,8 @@ class Stage:
 
     def __init__(self, built: BuiltEngine, send: Callable[[Answer], None]) -> None:
         self._engine, self._send = built.engine, send
+        self._full = built.report.exit_mode == "full"
+        self._depths = OutputDepths(built.report.max_depth)
         self.ended = False
         send(Ready(report=built.report))
 
@@ -74,14 +83,30 @@ class Stage:
                 self._engine.abort(request_id)
         elif isinstance(message, Ping):
             self._send(Pong(number=message.number))
+        elif isinstance(message, GetStats):
+            self._send(Stats(number=message.number, stats=self.stats()))
         else:
             self.ended = True
 
     def step(self) -> None:
         """Runs the engine once and sends what came of it."""
         events = self._engine.step()
-        if len(events.request_id) or len(events.score_request_id):
-            self._send(Tick(events=events))
+        if events.columns.shape[1]:
+            self._depths.count(events)
+        elif not len(events.score_request_id):
+            return
+        self._send(Tick(events=events))
+
+    def stats(self) -> EngineStats:
+        """What the stage is doing and has done."""
+        stats = self._engine.stats()
+        stats.outputs = self._depths.outputs
+        ended = stats.outputs
+        if self._full:  # they are read at their exit, and go on
+            ended = [*[0] * (len(ended) - 1), sum(ended)]
+        prompts = stats.row_loops or [0] * len(ended)
+        stats.row_loops = [a + b for a, b in zip(prompts, at_least(ended), strict=True)]
+        return stats
 
     def close(self) -> None:
         """Frees the engine."""

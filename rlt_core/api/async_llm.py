@@ -1,0 +1,294 @@
+"""AsyncLLM: a looped model behind an object of an event loop, for servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from rlt_core.api.access import open_model
+from rlt_core.api.async_requests import AsyncRequests
+from rlt_core.api.async_stream import AsyncStream
+from rlt_core.api.chat import ChatFormat
+from rlt_core.api.observer import NoObserver, Observer
+from rlt_core.api.outputs import RequestOutput, ScoreOutput
+from rlt_core.api.prompts import Prompt
+from rlt_core.api.sampling_params import SamplingParams
+from rlt_core.api.stage_keeper import StageKeeper, Watcher
+from rlt_core.api.tokenizer import Tokenizer, decode_all
+from rlt_core.contract.errors import DeadlineError, OptionError, RequestError, StageError
+from rlt_core.schedule.stats import EngineStats
+from rlt_core.stage.client import Client, StageClient
+from rlt_core.stage.local import LocalClient
+from rlt_core.stage.messages import StageReport, Stats
+
+HANG_S = 120.0
+STATS_S = 2.0
+
+
+class AsyncLLM:
+    """A looped model, the stage that runs it, and what keeps both up.
+
+    model, tokenizer, in_process and the other options are those of `LLM`. max_waiting: answers
+    that may wait for a slot beyond those that run (None: four times the slots); more are refused
+    with a BusyError. restart: a stage that ends is started again, with growing pauses while it
+    keeps ending. hang_s: a stage that answers nothing for so long is taken for hung, and ended.
+
+    `start` and everything after it belong to one event loop. Prompts are read in threads, and
+    answers become text in another.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        tokenizer: object = None,
+        max_waiting: int | None = None,
+        restart: bool = True,
+        hang_s: float | None = HANG_S,
+        in_process: bool = False,
+        observer: Observer | None = None,
+        **options: Any,
+    ) -> None:
+        if max_waiting is not None and max_waiting < 0:
+            raise OptionError("max_waiting", max_waiting, "it must be 0 or more")
+        self._access = open_model(model, tokenizer, **options)
+        self._in_process = in_process
+        self._max_waiting, self._restart, self._hang_s = max_waiting, restart, hang_s
+        self.observer: Observer = observer or NoObserver()
+        self._report: StageReport | None = None
+        self._stats = EngineStats()
+        self._asked: dict[int, asyncio.Future[EngineStats]] = {}
+        self._num_asked = 0
+        self._keeper: StageKeeper | None = None
+        self._requests: AsyncRequests | None = None
+
+    @property
+    def model_path(self) -> str | None:
+        """The checkpoint's folder."""
+        return self._access.config.model_path
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """What reads prompts and writes answers."""
+        return self._access.tokenizer
+
+    @property
+    def chat(self) -> ChatFormat:
+        """Makes prompts of conversations: `stream(llm.chat.conversation(messages))`."""
+        return self._access.chat
+
+    @property
+    def report(self) -> StageReport:
+        """What the stage serves and how much fits; StageError before it has ever served."""
+        if self._report is None:
+            raise StageError(self.reason or "the stage is starting")
+        return self._report
+
+    @property
+    def loops(self) -> int:
+        """The model's own depth D."""
+        return self.report.loops
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on everything that the system picked itself."""
+        return self.report.notes
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken and a stage serves them."""
+        return not self.reason
+
+    @property
+    def reason(self) -> str:
+        """Why it is not ready; empty when it is."""
+        if self._keeper is None or self._requests is None:
+            return "the stage is not started"
+        if self._requests.closed:
+            return "the server is shutting down"
+        return "" if self._keeper.ready else self._keeper.reason
+
+    @property
+    def num_open(self) -> int:
+        """Answers in work, those that wait included."""
+        return 0 if self._requests is None else self._requests.num_open
+
+    @property
+    def num_running(self) -> int:
+        """Answers in work that have a slot, as far as the number of slots tells."""
+        return min(self.num_open, self.report.num_slots)
+
+    @property
+    def num_waiting(self) -> int:
+        """Answers in work beyond the slots."""
+        return self.num_open - self.num_running
+
+    @property
+    def num_restarts(self) -> int:
+        """Stages beyond the first."""
+        return 0 if self._keeper is None else self._keeper.num_restarts
+
+    @property
+    def stage_pid(self) -> int | None:
+        """The stage's process id; None with in_process."""
+        return None if self._keeper is None else self._keeper.pid
+
+    async def start(self) -> AsyncLLM:
+        """Starts the stage and waits until it serves; itself. The first start-up that fails
+        raises its error, and nothing is left running."""
+        loop = asyncio.get_running_loop()
+        first: asyncio.Future[None] = loop.create_future()
+        requests = self._requests = AsyncRequests(self._access, self._max_waiting, self.observer)
+
+        def started(report: StageReport) -> None:
+            requests.serve(report)
+            self._report = report
+            loop.call_soon_threadsafe(_settle, first, None)
+
+        watcher = Watcher(
+            started=started,
+            failed=lambda error: loop.call_soon_threadsafe(_settle, first, error),
+            counted=lambda stats: loop.call_soon_threadsafe(self._counted, stats),
+        )
+        self._keeper = StageKeeper(
+            self._make_client,
+            requests.open,
+            watcher,
+            restart=self._restart,
+            hang_s=self._hang_s,
+        )
+        self._keeper.start()
+        try:
+            await first
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Takes no more requests, waits up to `drain_s` seconds for those in work, aborts the
+        rest with a StageError and ends the stage; may be called again."""
+        if self._requests is None or self._keeper is None:
+            return
+        await self._requests.drain(drain_s)
+        await asyncio.to_thread(self._keeper.end)
+        self._requests.shut()
+
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> AsyncStream:
+        """Increments of one prompt's answers as they come; see AsyncStream.
+
+        deadline: seconds from `open` on; a request that takes longer is aborted and fails with a
+        DeadlineError.
+        """
+        return AsyncStream(self._started, prompt, sampling_params or SamplingParams(), deadline)
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        deadline: float | None = None,
+    ) -> RequestOutput:
+        """One prompt's answers once all have ended; a cancelled caller aborts them. RequestError,
+        BusyError, DeadlineError, StageError."""
+        async with self.stream(prompt, sampling_params, deadline=deadline) as stream:
+            async for _ in stream:
+                pass
+            return stream.output
+
+    async def score(
+        self,
+        text: Prompt | Sequence[int],
+        *,
+        prompt_len: int = 0,
+        sampling_params: SamplingParams | None = None,
+        deadline: float | None = None,
+    ) -> ScoreOutput:
+        """What `LLM.score` gives."""
+        requests, params = self._started, sampling_params or SamplingParams()
+        inbox = requests.admit(1)
+        timer = None
+        if deadline is not None:
+            late = DeadlineError(deadline)
+            timer = asyncio.get_running_loop().call_later(deadline, requests.expire, inbox, late)
+        try:
+            scoring = await requests.send_score(inbox, text, prompt_len, params)
+            while await inbox.next() is not None:
+                pass
+            return scoring.output()
+        finally:
+            if timer is not None:
+                timer.cancel()
+            requests.give_up(inbox)
+
+    async def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, as `stream` would read it; RequestError without a tokenizer."""
+        return await self._started.encode(text)
+
+    async def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens on their own; RequestError without a tokenizer."""
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            raise RequestError("tokens", "this checkpoint has no tokenizer")
+        return await self._started.off_loop(lambda: decode_all(tokenizer, tokens))
+
+    async def stats(self) -> EngineStats:
+        """How the stage is now; what it said last where it does not answer within 2 s."""
+        self._num_asked += 1
+        number = self._num_asked
+        answer = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            if self._keeper is not None and self._keeper.ask(number):
+                return await asyncio.wait_for(answer, STATS_S)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            del self._asked[number]
+        return self._stats
+
+    async def __aenter__(self) -> AsyncLLM:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def _started(self) -> AsyncRequests:
+        if self._requests is None:
+            raise StageError("the stage is not started")
+        return self._requests
+
+    def _make_client(self, given_up: Callable[[], bool]) -> Client:
+        config = self._access.config
+        return LocalClient(config) if self._in_process else StageClient(config, given_up)
+
+    def _counted(self, answer: Stats) -> None:
+        self._stats = answer.stats
+        waiting = self._asked.get(answer.number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer.stats)
+
+
+def _settle(first: asyncio.Future[None], error: BaseException | None) -> None:
+    """The first start-up ended, well or not; later ones change nothing."""
+    if first.done():
+        return
+    if error is None:
+        first.set_result(None)
+    else:
+        first.set_exception(error)

@@ -1,0 +1,129 @@
+"""A request of an AsyncLLM whose answers are read while they grow."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rlt_core.api.inbox import Inbox, StreamTimes
+from rlt_core.api.outputs import Increment, RequestOutput
+from rlt_core.api.prompts import Prompt
+from rlt_core.api.sampling_params import SamplingParams
+from rlt_core.contract.errors import DeadlineError
+
+if TYPE_CHECKING:
+    from rlt_core.api.async_requests import AsyncRequests
+    from rlt_core.api.batch import Batch
+
+
+class AsyncStream:
+    """Iterate for increments of all n answers; `output` is the whole so far.
+
+    The request is read and sent by `open`, or by the first step of the iteration. `close`, leaving
+    an `async with`, a cancelled task that waits here, or the last reference gone abort it,
+    whatever it is doing. Of one task at a time.
+    """
+
+    def __init__(
+        self,
+        requests: AsyncRequests,
+        prompt: Prompt,
+        params: SamplingParams,
+        deadline: float | None,
+    ) -> None:
+        self._requests, self._prompt, self.params = requests, prompt, params
+        self._deadline = deadline
+        self._inbox: Inbox | None = None
+        self._batch: Batch | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def open(self) -> AsyncStream:
+        """Reads the prompt and sends the request; itself.
+
+        RequestError when it is refused, BusyError when the queue is full, StageError while no
+        stage serves, DeadlineError.
+        """
+        if self._inbox is None:
+            inbox = self._inbox = self._requests.admit(self.params.n)
+            # Of the inbox alone: a bound method of this object would keep it alive.
+            self._abort = weakref.finalize(self, self._requests.give_up, inbox)
+            try:
+                self._start_timer(inbox)
+                self._batch = await self._requests.send(inbox, self._prompt, self.params)
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    @property
+    def times(self) -> StreamTimes:
+        """When the request came, grew and ended."""
+        assert self._inbox is not None, "the stream is not open"
+        return self._inbox.times
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt as the model reads it, once the stream is open."""
+        return self._opened.entries[0].tokens
+
+    @property
+    def prompt_text(self) -> str | None:
+        """The prompt's text, of a conversation what its template wrote; None for token ids."""
+        return self._opened.entries[0].text
+
+    @property
+    def output(self) -> RequestOutput:
+        """The answers so far, once the stream is open, as `generate` gives them."""
+        batch = self._opened
+        with self._requests.reading():
+            (output,) = batch.outputs()
+            output.finished = batch.done
+        return output
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> Increment:
+        await self.open()
+        inbox = self._inbox
+        assert inbox is not None, "open gives it"
+        try:
+            increment = await inbox.next()
+            if increment is None:
+                raise StopAsyncIteration
+            return increment
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Aborts what still runs; may be called again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._inbox is not None:
+            self._abort()
+
+    async def __aenter__(self) -> AsyncStream:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _opened(self) -> Batch:
+        if self._batch is None:
+            raise RuntimeError("the stream is not open: `await stream.open()` comes first")
+        return self._batch
+
+    def _start_timer(self, inbox: Inbox) -> None:
+        if self._deadline is not None:
+            loop = asyncio.get_running_loop()
+            error = DeadlineError(self._deadline)
+            self._timer = loop.call_later(self._deadline, self._requests.expire, inbox, error)
