@@ -13,7 +13,7 @@ import numpy as np
 
 from rlt_core.contract.errors import ConflictError, RequestError
 from rlt_core.contract.specs import ParamSpec
-from rlt_core.runtime.batch import logprob_bits
+from rlt_core.runtime.batch import I32, I64, logprob_bits
 from rlt_core.schedule.request import ABORT, LENGTH, RUNNING, STOP, EngineRequest, Events
 from rlt_core.schedule.stats import EngineStats
 from rlt_core.stage.config import StageConfig
@@ -99,6 +99,9 @@ class ScriptedEngine:
     def abort(self, request_id: int) -> None:
         if self._running.pop(request_id, None) is not None:
             self._aborted.append(request_id)
+
+    def put_masks(self, request_id: I64, index: I64, words: I32) -> None:
+        """Its tokens are scripted: no mask changes them."""
 
     def step(self) -> Events:
         self._tick += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
@@ -210,6 +210,34 @@ def test_penalties_by_hand() -> None:
     )
     expected = [[2.0, -8.75, 0.25, -4.0, 4.0, -1.0]]
     assert changed_logits(rows.logits, rows).tolist() == expected
+
+
+def test_a_mask_lets_only_allowed_tokens_through() -> None:
+    """Guards a mask before the penalties or behind top-k (which would then keep forbidden tokens
+    alone), logprobs that a mask changes, and a row without a token that still gives one."""
+    random = Random(6)
+    made = [random_row(random, 40) for _ in range(60)]
+    rows, generator = pack(made), torch.Generator().manual_seed(6)
+    allowed = torch.tensor([[random.random() < 0.15 for _ in range(40)] for _ in made])
+    sampled = sample_full(replace(rows, allowed=allowed))
+    for i, row in enumerate(made):
+        ids = allowed[i].nonzero()[:, 0].tolist()
+        assert bool(sampled.bad[i]) == (not ids)
+        if not ids:
+            continue
+        # The same draw among the allowed tokens alone, as a mask of the whole row knows nothing
+        # else: forbidden logits changed to anything give the same.
+        noise = torch.where(allowed[i], rows.logits[i], torch.randn(40, generator=generator))
+        other = replace(pack([row]), logits=noise[None], allowed=allowed[i : i + 1])
+        assert int(sample_full(other).token[0]) == int(sampled.token[i])
+        assert int(sampled.token[i]) in ids
+        if row.temperature == 0:
+            naive = naive_logits(row)
+            best = max(ids, key=lambda token: (naive[token], -token))
+            assert int(sampled.token[i]) == best
+    raw = rows.logits.double().log_softmax(-1).gather(1, sampled.token[:, None])[:, 0]
+    good = ~sampled.bad
+    torch.testing.assert_close(sampled.logprob[good].double(), raw[good], atol=1e-6, rtol=0)
 
 
 def test_draws_follow_the_probabilities() -> None:

@@ -55,7 +55,16 @@ def make_rows(vocab: int, count: int = NUM_ROWS, seed: int = 17) -> SampleRows:
         in_prompt=torch.rand(count, vocab, generator=generator) < 0.2,
         bias_ids=bias_ids,
         bias_values=torch.randn(count, 512, generator=generator),
+        allowed=some_allowed(count, vocab, generator),
     )
+
+
+def some_allowed(count: int, vocab: int, generator: torch.Generator) -> Tensor:
+    """Masks bool [count, vocab]: from one token to all of them."""
+    share = torch.tensor((0.0, 0.05, 0.6, 1.0))[torch.randint(4, (count,), generator=generator)]
+    allowed = torch.rand(count, vocab, generator=generator) < share[:, None]
+    allowed[torch.arange(count), torch.randint(vocab, (count,), generator=generator)] = True
+    return allowed
 
 
 def select(rows: SampleRows, index: Tensor) -> SampleRows:
@@ -116,6 +125,7 @@ def test_neutral_values_are_the_same_as_none() -> None:
         presence_penalty=zeros,
         frequency_penalty=zeros,
         bias_ids=torch.full((count, 512), -1),
+        allowed=torch.ones(count, 500, dtype=torch.bool),
     )
     bare = SampleRows(
         logits=rows.logits,

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlt_core.kv.plan import CHUNK_KEYS
+from rlt_core.runtime.mask_rows import MaskRows
 from rlt_core.runtime.option_columns import OptionColumns
 
 I32 = NDArray[np.int32]
@@ -42,7 +43,7 @@ def _float(index: int) -> property:
     return property(lambda self: self.floats[:, index])
 
 
-NUM_INTS, NUM_FLOATS = 13 + NUM_STOP_IDS, 6
+NUM_INTS, NUM_FLOATS = 14 + NUM_STOP_IDS, 6
 
 
 class SlotParams(msgspec.Struct, kw_only=True, eq=False):
@@ -79,7 +80,8 @@ class SlotParams(msgspec.Struct, kw_only=True, eq=False):
     num_logprobs = _int(10)
     use_policy = property(lambda self: self.ints[:, 11] != 0)  # False: it asked for `fixed`
     uses_penalties = property(lambda self: self.ints[:, 12] != 0)
-    stop_ids = property(lambda self: self.ints[:, 13:])  # [A, NUM_STOP_IDS], -1 unused
+    masked = property(lambda self: self.ints[:, 13] != 0)  # its tokens are drawn under masks
+    stop_ids = property(lambda self: self.ints[:, 14:])  # [A, NUM_STOP_IDS], -1 unused
     temperature = _float(0)
     top_p = _float(1)
     min_p = _float(2)
@@ -153,6 +155,7 @@ class TickInput(msgspec.Struct, kw_only=True, eq=False):
     freed_pages: I32  # pages freed since the last tick (poisoned in debug mode)
     prompt: PromptRows
     num_chunks: int  # chunks of 128 keys that cover the longest row of this tick
+    masks: MaskRows | None = None  # those that came since the last tick
 
 
 # Rows of TickOutput.columns; the logprob as the bits of a float64.

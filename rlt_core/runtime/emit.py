@@ -84,6 +84,14 @@ class Emitter:
             counts=slot,
         )
 
+    def missing(self, slot: Tensor) -> Tensor | None:
+        """Which of these slots [R] lack the mask of their next output: bool [R]; None where no
+        resident has masks."""
+        s = self.slots
+        if not self.needs.masks or s.masks is None:
+            return None
+        return s.masks.missing(slot, s.num_out[slot])
+
     def sample(self, logits: Tensor, slot: Tensor, position: Tensor) -> Sampled:
         """Tokens for logits float32 [E, V] of slots [E], at positions [E] of the new tokens."""
         if not self.needs.full:
@@ -104,6 +112,7 @@ class Emitter:
             in_prompt=None if s.in_prompt is None else s.in_prompt[slot],
             bias_ids=None if s.bias_ids is None else s.bias_ids[slot],
             bias_values=None if s.bias_values is None else s.bias_values[slot],
+            allowed=s.masks.allowed(slot) if self.needs.masks and s.masks is not None else None,
         )
         return sample_full(rows, self.needs.num_top)
 

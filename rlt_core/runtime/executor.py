@@ -136,8 +136,8 @@ class Executor:
         return self._in_flight.popleft().wait()
 
     def _run(self, t: TickTensors) -> Results:
-        """One tick: in fused steps where there are some and no prompt rows."""
-        if self._decode is None or t.has_prompt:
+        """One tick: in fused steps where there are some, no prompt rows and no masks."""
+        if self._decode is None or t.has_prompt or self.emitter.needs.masks:
             return results_of(self.program(t))
         return self._decode(t)
 
@@ -149,6 +149,8 @@ class Executor:
             self.slots.clear(self._upload(tick.cleared))
         if tick.admitted is not None:
             self.slots.admit(tick.admitted)
+        if tick.masks is not None:
+            self.slots.make_masks().put(tick.masks)
 
     def _apply_pages(self, tick: TickInput) -> None:
         """Page tables and limits, after that."""

@@ -120,5 +120,6 @@ def variants(most_logprobs: int) -> tuple[Needs, ...]:
     return (
         Needs(),
         Needs(full=True),
-        Needs(full=True, filters=True, num_top=most_logprobs),
+        Needs(full=True, masks=True),
+        Needs(full=True, filters=True, num_top=most_logprobs, masks=True),
     )

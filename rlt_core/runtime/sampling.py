@@ -1,9 +1,9 @@
 """From logits to tokens, for all rows of a tick at once: one device program in two variants.
 
-Order of the full variant: logit bias, repetition penalty, presence and frequency penalty,
+Order of the full variant: logit bias, repetition penalty, presence and frequency penalty, mask,
 temperature, min-p, top-k, top-p, then Gumbel-max with noise keyed (seed, position, token id).
 Each filter works on what the ones before left. Temperature 0 takes the largest logit after the
-penalties and draws nothing. Ties go to the lowest id everywhere. A row's result, to the bit,
+mask and draws nothing. Ties go to the lowest id everywhere. A row's result, to the bit,
 depends on that row alone.
 """
 
@@ -37,9 +37,10 @@ class SampleRows:
     logits float32 [R, V]; position int64 [R] of the token being drawn; seed int64 [R];
     temperature, top_p, min_p and the penalties float32 [R]; top_k int32 [R], 0 is off.
     token_counts int32 [R, V]: generated tokens; in_prompt bool [R, V]. bias_ids int64 [R, N]
-    (-1 unused, no id twice in a row), bias_values float32 [R, N].
+    (-1 unused, no id twice in a row), bias_values float32 [R, N]. allowed bool [R, V]: the mask.
     None: off for every row, and the work is saved; a row that has the neutral value (top_p 1,
-    top_k 0, min_p 0, repetition 1, presence and frequency 0) gets the same bits either way.
+    top_k 0, min_p 0, repetition 1, presence and frequency 0, everything allowed) gets the same bits
+    either way.
     The five fields of the penalties come together, and so do the two of the bias.
     """
 
@@ -57,17 +58,18 @@ class SampleRows:
     in_prompt: Tensor | None = None
     bias_ids: Tensor | None = None
     bias_values: Tensor | None = None
+    allowed: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """What a row got. logprobs are raw: of the logits before bias, penalties and filters.
+    """What a row got. logprobs are raw: of the logits before bias, penalties, mask and filters.
 
     token int64 [R]; logprob float32 [R]; rank int64 [R], 1 for the likeliest;
     top_ids int64 [R, k] and top_logprobs float32 [R, k], likeliest first.
     bad bool [R]: the logits held NaN or +inf, or nothing but -inf, or overflowed by bias and
-    penalties. A bad row counts as one of zeros: its numbers are finite, its token is an id, and
-    neither means anything.
+    penalties, or the mask left nothing. A bad row counts as one of zeros: its numbers are finite,
+    its token is an id, and neither means anything.
     """
 
     token: Tensor
@@ -87,7 +89,10 @@ def sample_plain(logits: Tensor, num_top: int = 0) -> Sampled:
 def sample_full(rows: SampleRows, num_top: int = 0) -> Sampled:
     """A token of each row by its own parameters; num_top (k) 0 to 20, static."""
     raw = _Raw.of(rows.logits)
-    logits, peak, overflow = finite_rows(changed_logits(raw.logits, rows))
+    changed = changed_logits(raw.logits, rows)
+    if rows.allowed is not None:
+        changed = torch.where(rows.allowed, changed, -torch.inf)
+    logits, peak, overflow = finite_rows(changed)
     scores = torch.where(rows.temperature[:, None] > 0, _noisy(logits, peak, rows), logits)
     return raw.read(key_ids(order_keys(scores).amax(dim=-1)), num_top, overflow)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from rlt_core.contract.protocols import StateSpec
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.runtime.batch import NUM_BIAS, NUM_STOP_IDS, EngineConfig, SlotParams
+from rlt_core.runtime.masks import SlotMasks
 from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.upload import Upload
 
@@ -112,7 +113,8 @@ class Slots:
             # One column more: a finished slot may stand one past its last page.
             shape = (s + 1, config.table_width * config.page_size + 1)
             self.key_depth = ints(*shape, fill=config.max_depth)
-        # Made when a request first needs them: 5 bytes a slot and vocabulary entry.
+        # Made when a request first needs them: 5 bytes a slot and vocabulary entry, masks a bit.
+        self.masks: SlotMasks | None = None
         self.counts: Tensor | None = None
         self.in_prompt: Tensor | None = None
         self.bias_ids: Tensor | None = None
@@ -139,6 +141,8 @@ class Slots:
         for target in self.trace.values():
             if new.trace is not None:
                 target[at, : new.trace.shape[1]] = self._upload(new.trace).long()
+        if self.masks is not None or new.masked.any():
+            self.make_masks().admit(at, new)
         self._admit_penalties(new, at)
         self._admit_bias(new, at)
 
@@ -188,10 +192,11 @@ class Slots:
             getattr(self, name)[at] = getattr(whole, name)
 
     def make_room(self) -> None:
-        """Make what the first penalty or bias would, for graphs that are captured before it,
+        """Make what the first penalty, bias or mask would, for graphs that are captured before it,
         and the tables of options."""
         self._make_counts()
         self._make_bias()
+        self.make_masks()
         if self.options is not None:
             self.options.make_room()
 
@@ -199,6 +204,12 @@ class Slots:
     def version(self) -> int:
         """Changes when an array gives way to another, which a captured graph would not see."""
         return 0 if self.options is None else self.options.version
+
+    def make_masks(self) -> SlotMasks:
+        """The masks of the slots, made when they are first needed."""
+        if self.masks is None:
+            self.masks = SlotMasks(self.sentinel, self.vocab_size, self.device)
+        return self.masks
 
     def _make_counts(self) -> tuple[Tensor, Tensor]:
         if self.counts is None or self.in_prompt is None:

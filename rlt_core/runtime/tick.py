@@ -57,8 +57,9 @@ class TickProgram:
         self._keep(t, batch, state, decided, done)
         self._hand_on(t)
         self._fill(batch, decided)
-        out = self._leave(t)
-        out.counts = self._counts(batch, decided, parked, t)
+        waits, held = self._leaving(t)
+        out = self._leave(t, waits)
+        out.counts = self._counts(batch, decided, parked if held is None else parked | held, t)
         return out
 
     def _entering(self, t: TickTensors) -> tuple[Tensor, Tensor]:
@@ -164,10 +165,16 @@ class TickProgram:
         source, targets = self.tables.exits(batch.rule, loops, batch.depth, decided)
         self.services.pool.fill(s.tables, batch.slot, batch.position, source, targets)
 
-    def _leave(self, t: TickTensors) -> Emitted:
+    def _leaving(self, t: TickTensors) -> tuple[Tensor, Tensor | None]:
+        """Rows that may go to the head, and those that park before it until the mask of their
+        output has come: bool [R] each; None where no resident has masks."""
+        rows = t.decode_slots
+        waits, missing = self.slots.phase[rows] == LEAVING, self.emitter.missing(rows)
+        return (waits, None) if missing is None else (waits & ~missing, waits & missing)
+
+    def _leave(self, t: TickTensors, waits: Tensor) -> Emitted:
         """Coda for rows that leave and for finished cells; head and sampling where needed."""
         s, rows = self.slots, t.decode_slots
-        waits = s.phase[rows] == LEAVING
         index = compact(waits & self._may_leave(t, waits), s.left_at[rows], t.num_leave)
         slot = pick(rows, index, s.sentinel)
         home = torch.cat((slot, t.place[t.finish] + s.sentinel + 1))

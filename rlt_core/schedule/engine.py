@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rlt_core.runtime.batch import TickInput, TickOutput
+from rlt_core.runtime.batch import I32, I64, TickInput, TickOutput
 from rlt_core.schedule.request import EngineRequest, Events, TickCounts
 from rlt_core.schedule.scheduler import Scheduler
 from rlt_core.schedule.stats import EngineStats
@@ -50,6 +50,10 @@ class Engine:
     def abort(self, request_id: int) -> None:
         """End a request now; unknown and finished ones are ignored."""
         self._scheduler.abort(request_id)
+
+    def put_masks(self, request_id: I64, index: I64, words: I32) -> None:
+        """Masks of requests' next outputs (stage.messages.Masks)."""
+        self._scheduler.put_masks(request_id, index, words)
 
     def step(self) -> Events:
         """Submit the ticks that can run, collect the oldest in flight, tell what it gave.

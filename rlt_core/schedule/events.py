@@ -50,6 +50,7 @@ class Collector:
         # -1, which is no slot, finds the last entry; a comparison costs twice as much.
         self._is_slot: B8 = np.arange(residency.config.num_slots, -1, -1) > 0
         self._endings: list[tuple[int, int]] = []  # (request id, finish) without a token
+        self._reasons: dict[int, str] = {}  # of those that failed
 
     @property
     def has_endings(self) -> bool:
@@ -61,6 +62,12 @@ class Collector:
         _count_abort(self._residency, record)
         self._residency.withdraw(record)
         self._endings.append((record.request.request_id, ABORT))
+
+    def fail(self, record: Record, reason: str) -> None:
+        """End a request that cannot go on; its client is told why."""
+        self._residency.withdraw(record)
+        self._endings.append((record.request.request_id, ERROR))
+        self._reasons[record.request.request_id] = reason
 
     def apply(self, out: TickOutput, flight: Flight) -> Events:
         """The events of one tick."""
@@ -157,6 +164,8 @@ class Collector:
     def _with_endings(self, events: Events) -> Events:
         if self._endings:
             endings, self._endings = np.array(self._endings, np.int64), []
+            if self._reasons:
+                events.errors, self._reasons = {**events.errors, **self._reasons}, {}
             _append(events, endings[:, 0], endings[:, 1])
         return events
 

@@ -41,7 +41,8 @@ class Record:
     of the last advance, up to date only while the request does not decode (the slot's arrays hold
     them then). num_scored: prompt positions whose logprob was given. not_before: the tick whose
     results must be in before it may get a slot again. params: its rows of SlotParams. chains: its
-    positions read the state of the one before. tables: places of its tables, by option.
+    positions read the state of the one before. tables: places of its tables, by option. mask,
+    mask_index: its latest mask and the output that it is for.
     arrived: time.perf_counter() when it came.
     """
 
@@ -65,6 +66,8 @@ class Record:
     chains: bool = False
     tables: dict[str, int] | None = None
     arrived: float = field(default_factory=time.perf_counter)
+    mask: I32 | None = None
+    mask_index: int = 0
 
     @property
     def resident(self) -> bool:

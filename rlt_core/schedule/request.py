@@ -29,6 +29,8 @@ class EngineRequest:
     tables: files of the model's table options, which the stage reads when the request arrives.
     prompt_logprobs: None, or the number of alternatives wanted for every prompt token.
     priority: the smaller goes first, then the earlier arrival (as in vLLM).
+    mask: the mask of the first output, int32 words as in runtime.mask_rows; None for a request
+    without masks. Every further output waits for a mask of its own (stage.messages.Masks).
     """
 
     request_id: int
@@ -58,6 +60,7 @@ class EngineRequest:
     num_logprobs: int = 0  # alternatives beside the chosen token; -1: not even the chosen one
     prompt_logprobs: int | None = None
     priority: int = 0
+    mask: I32 | None = None
 
 
 def _row(index: int) -> property:

@@ -12,6 +12,7 @@ from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import EngineConfig
 from rlt_core.schedule.admission import Intake
 from rlt_core.schedule.forced import Forced, cell_rules, forced_rows
+from rlt_core.schedule.masks import MaskBook
 from rlt_core.schedule.options import ModelOptions
 from rlt_core.schedule.preemption import AHEAD, PageReserve
 from rlt_core.schedule.prompt_cells import Cell, PromptCells
@@ -44,6 +45,7 @@ class Residency:
             shuffle_seed=DEBUG_SHUFFLE_SEED if config.debug else None,
         )
         self.reserve = PageReserve(self.table, self.pages)
+        self.masks = MaskBook(self.table, plan.shape.vocab_size, config.max_depth)
         self.cells = PromptCells(config.num_places, config.max_len)
         self.waiting = WaitingQueue()
         self.prompts: list[Record] = []
@@ -88,8 +90,9 @@ class Residency:
         """Queue a request; RequestError when it can never run."""
         if request.request_id in self.records:
             raise RequestError("request_id", f"{request.request_id} is in use")
+        self.masks.check(request)
         record = self._intake.record(request, self._serial)
-        record.moved = tick
+        record.moved, record.mask = tick, request.mask
         record.forced = self._forced(record)
         self._serial += 1
         self.records[request.request_id] = record
@@ -116,6 +119,7 @@ class Residency:
         if record.state is State.WAITING:
             self.queue_times.ended(record.arrived)
         self.table.take(record)
+        self.masks.place(record)
         self.pages.admit(record.slot, record.request.loops, positions, has_prompt=has_prompt)
         self.counts.queued(tick - record.moved)
         record.moved, record.next_start = tick, 0
@@ -188,6 +192,7 @@ class Residency:
         if record in self.admitted:
             self.admitted.remove(record)
         self.table.release(record)
+        self.masks.leave(slot)
         self.pages.free(slot)
         self.cleared.append(slot)
         record.forced = None

@@ -26,6 +26,7 @@ from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import (
     FIRST_TICK,
+    I32,
     I64,
     EngineConfig,
     PromptRows,
@@ -55,6 +56,7 @@ class Scheduler:
         self._tick = 0
         self._longest, self._chunks = 1, 1
         self._seen: tuple[int, int, int] | None = None  # what the last view was made of
+        self._sleeps = False  # nothing can run until a mask, a request or an abort comes
         mode = cast(PromptMode, load_object(plan.prompts.factory)())
         self._starter = CellStarter(self._residency, mode)
 
@@ -80,12 +82,15 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request is live, a tick in flight or an ending untold."""
-        return bool(self._residency.records or self._flights or self._collector.has_endings)
+        """Whether a request is live, a tick in flight or an ending untold; not while all that is
+        live waits for masks."""
+        live = bool(self._residency.records) and not self._sleeps
+        return live or bool(self._flights) or self._collector.has_endings
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request. Raises RequestError when it can never run; the others go on."""
         self._residency.add(request, self._tick)
+        self._sleeps = False
 
     def abort(self, request_id: int) -> None:
         """End a request now, in whatever state; unknown and finished ones are ignored.
@@ -95,6 +100,14 @@ class Scheduler:
         record = self._residency.records.get(request_id)
         if record is not None:
             self._collector.abort(record)
+            self._sleeps = False
+
+    def put_masks(self, request_id: I64, index: I64, words: I32) -> None:
+        """Masks that clients sent (stage.messages.Masks)."""
+        self._sleeps, residency = False, self._residency
+        found = residency.masks.put(residency.records, request_id, index, words)
+        for record, reason in found:
+            self._collector.fail(record, reason)
 
     def preempt(self, request_id: int) -> None:
         """Take a request's slot and pages back; it waits, is recomputed and loses nothing.
@@ -119,7 +132,7 @@ class Scheduler:
 
     def apply(self, out: TickOutput) -> Events:
         """Apply the results of the oldest tick in flight; what its clients are to be told."""
-        flight = self._flights.popleft()
+        flight, self._sleeps = self._flights.popleft(), False
         assert flight.tick == out.tick, (flight.tick, out.tick)
         return self._collector.apply(out, flight)
 
@@ -152,12 +165,14 @@ class Scheduler:
 
     def _build(self, plan: StrategyPlan) -> TickInput | None:
         residency, table = self._residency, self._residency.table
-        decode = table.decodes.nonzero()[0]
+        decode = every = table.decodes.nonzero()[0]
         if len(decode) > plan.decode_rows:
             decode = self._next_in_turn(decode, plan.decode_rows)
         cells = residency.cells.running
-        if not cells and not len(decode):
-            return None
+        if not cells:
+            self._sleeps = len(decode) > 0 and residency.masks.all_wait(every, self._tick)
+            if not len(decode) or self._sleeps:
+                return None
         rows = residency.cells.rows(self._tick)
         num_chunks = self._num_chunks(decode)
         flight = Flight(tick=self._tick, owner=table.owner)
@@ -175,6 +190,7 @@ class Scheduler:
             freed_pages=freed,
             prompt=rows,
             num_chunks=num_chunks,
+            masks=residency.masks.take_new(),
         )
         residency.cleared, residency.admitted = [], []
         residency.counts.ticks += 1

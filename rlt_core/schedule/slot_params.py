@@ -90,6 +90,7 @@ def param_rows(request: EngineRequest, max_position: int) -> tuple[I64, F32]:
         r.num_logprobs if r.prompt_logprobs is None else max(r.num_logprobs, r.prompt_logprobs),
         r.use_policy,
         penalties != (1.0, 0.0, 0.0),
+        r.mask is not None,
         *r.stop_ids,
         *_UNUSED[len(r.stop_ids) :],
     )

@@ -22,7 +22,8 @@ class SlotTable:
     owner: serial of the request in the slot, or -1; ticks in flight know their owners by this array
     (see `keep_owners`). decodes: its prompt is done. cap: positions
     that may get pages now: in a prompt 0 (admission gave them) or what its next cells need; then
-    `need`, the positions whose KV it may ever hold.
+    `need`, the positions whose KV it may ever hold. mask_index: the output that the latest mask is
+    for; far away where the request has no masks.
     """
 
     def __init__(self, num_slots: int, max_len: int, counts: TickCounts) -> None:
@@ -31,6 +32,7 @@ class SlotTable:
 
         self.owner, self.request_id = ints(NOBODY), ints(NOBODY)
         self.priority, self.cap, self.need = ints(), ints(), ints()
+        self.mask_index = ints(_FAR)
         self.decodes: B8 = np.zeros(num_slots, np.bool_)
         self.records: list[Record | None] = [None] * num_slots
         # Of slots that decode: the tick of the last advance; where the next output goes in the
@@ -89,7 +91,7 @@ class SlotTable:
         """Take the slot back."""
         slot, record.slot = record.slot, -1
         self.owner[slot], self.decodes[slot], self.records[slot] = NOBODY, False, None
-        self.cap[slot], self._ahead[slot] = 0, _FAR
+        self.cap[slot], self._ahead[slot], self.mask_index[slot] = 0, _FAR, _FAR
         self.free.append(slot)
 
     def positions(self) -> I64:
@@ -97,6 +99,11 @@ class SlotTable:
         output came in; far away in the prompt)."""
         self.settle()
         return self._cursor + self._ahead
+
+    def num_made(self, slots: I64) -> I64:
+        """Outputs of slots that decode, as far as the results that are in tell."""
+        self.settle()
+        return self._cursor[slots] - slots * self._max_len
 
     def moved(self, slots: I64) -> I64:
         """The ticks of the last advances of slots that decode."""

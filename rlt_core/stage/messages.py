@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from rlt_core.contract.specs import ParamSpec
+from rlt_core.runtime.batch import I32, I64
 from rlt_core.schedule.request import EngineRequest, Events
 from rlt_core.schedule.stats import EngineStats
 
@@ -32,6 +33,19 @@ class Abort(Message):
     """Client: drop these requests; ids that are done or unknown are ignored."""
 
     request_ids: list[int]
+
+
+class Masks(Message):
+    """Client: what masked requests may draw next; ids that are done or unknown are ignored.
+
+    request_id, index: int64 [N], the request and the number of the output (from 0) that its mask
+    is for: one mask for each, once the output before has come. words: int32 [N, W], as in
+    runtime.mask_rows. A request whose mask lets no token through fails.
+    """
+
+    request_id: I64
+    index: I64
+    words: I32
 
 
 class Ping(Message):
@@ -128,7 +142,7 @@ class StageFailed(Message):
     fields: dict[str, Any] = {}
 
 
-Request = AddRequests | Abort | Ping | GetStats | Shutdown
+Request = AddRequests | Abort | Masks | Ping | GetStats | Shutdown
 Answer = Ready | Tick | RequestFailed | Pong | Stats | StageFailed
 
 

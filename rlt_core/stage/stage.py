@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlt_core.contract.errors import RequestError, RltError
+from rlt_core.runtime.batch import I32, I64
 from rlt_core.schedule.request import EngineRequest, Events
 from rlt_core.schedule.stats import EngineStats, OutputDepths, at_least
 from rlt_core.stage.messages import (
@@ -15,6 +16,7 @@ from rlt_core.stage.messages import (
     AddRequests,
     Answer,
     GetStats,
+    Masks,
     Ping,
     Pong,
     Ready,
@@ -38,6 +40,10 @@ class EngineLike(Protocol):
         ...
 
     def abort(self, request_id: int) -> None: ...
+
+    def put_masks(self, request_id: I64, index: I64, words: I32) -> None:
+        """Takes masks (messages.Masks)."""
+        ...
 
     def step(self) -> Events:
         """Submits what can run and gives the events of the oldest tick that is done."""
@@ -81,6 +87,8 @@ class Stage:
         elif isinstance(message, Abort):
             for request_id in message.request_ids:
                 self._engine.abort(request_id)
+        elif isinstance(message, Masks):
+            self._engine.put_masks(message.request_id, message.index, message.words)
         elif isinstance(message, Ping):
             self._send(Pong(number=message.number))
         elif isinstance(message, GetStats):
