@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,8 +40,11 @@ class RenderedChat:
 class Conversation:
     """One conversation, a prompt for `LLM.generate` and `LLM.stream`; read once."""
 
-    def __init__(self, messages: object, rendering: Rendering, chat: ChatFormat) -> None:
+    def __init__(
+        self, messages: object, rendering: Rendering, chat: ChatFormat, shown: Sequence[str] = ()
+    ) -> None:
         self._messages, self._rendering, self._chat = messages, rendering, chat
+        self._shown = shown
 
     @cached_property
     def rendered(self) -> RenderedChat:
@@ -52,7 +55,9 @@ class Conversation:
         if self._rendering.continue_final_message:
             inside = _is_open(messages[-1].get("content"))
         return RenderedChat(
-            text=text, tokens=self._chat.encode(text), turn=self._chat.turn(inside=inside)
+            text=text,
+            tokens=self._chat.encode(text),
+            turn=self._chat.turn(inside=inside, shown=self._shown),
         )
 
 
@@ -77,16 +82,16 @@ class ChatFormat:
         chat_template: object = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: object = None,
+        shown: Sequence[str] = (),
     ) -> Conversation:
         """A conversation with the options of `LLM.chat`. What is wrong with the options is raised
         at once (RequestError; CheckpointError where no template is found), what is wrong with the
-        messages when it is read."""
+        messages when it is read. shown: texts of special tokens that are text of the answer all
+        the same, as the tags of tool calls."""
         _check_flags(add_generation_prompt, continue_final_message)
         variables = _check_variables(chat_template_kwargs)
         self._check_tokenizer()
-        has_tools = tools is not None
-        owner = str(self._folder or "this tokenizer")
-        template = choose_template(self._named, chat_template, has_tools=has_tools, owner=owner)
+        template = self.template(chat_template, has_tools=tools is not None)
         rendering = Rendering(
             template=template,
             special_tokens=self._special_tokens(template.text),
@@ -95,7 +100,12 @@ class ChatFormat:
             variables=variables,
             tools=_check_tools(tools, template),
         )
-        return Conversation(messages, rendering, self)
+        return Conversation(messages, rendering, self, shown)
+
+    def template(self, chat_template: object = None, *, has_tools: bool = False) -> ChatTemplate:
+        """The template that a conversation with this option is written by; its errors."""
+        owner = str(self._folder or "this tokenizer")
+        return choose_template(self._named, chat_template, has_tools=has_tools, owner=owner)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a rendered text."""
@@ -104,9 +114,9 @@ class ChatFormat:
         except (UnicodeError, TypeError, ValueError) as error:
             raise RequestError("messages", f"the tokenizer cannot read it ({error})") from error
 
-    def turn(self, *, inside: bool) -> Turn:
+    def turn(self, *, inside: bool, shown: Sequence[str] = ()) -> Turn:
         """The turn that the model is to write."""
-        return read_turn(self._chat_tokenizer, inside=inside, end=self._end)
+        return read_turn(self._chat_tokenizer, inside=inside, end=self._end, shown=shown)
 
     @property
     def _chat_tokenizer(self) -> ChatTokenizer:

@@ -24,11 +24,13 @@ class Usage:
     """Tokens of a request, and the loops its generated ones were read at.
 
     num_loops is the sum of the exit depths, mean_depth their mean (0.0 without a token).
+    cached_tokens: prompt positions whose KV was there already.
     """
 
     prompt_tokens: int
     completion_tokens: int
     num_loops: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

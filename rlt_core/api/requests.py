@@ -11,7 +11,7 @@ from rlt_core.api.defaults import GenerationDefaults
 from rlt_core.api.depths import DepthReader
 from rlt_core.api.model_options import OptionReader
 from rlt_core.api.sampling_params import MAX_STOP_IDS, SamplingParams
-from rlt_core.contract.errors import RequestError
+from rlt_core.contract.errors import LengthError, RequestError
 from rlt_core.runtime.batch import I64
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.stage.messages import StageReport
@@ -40,7 +40,7 @@ class RequestBuilder:
         turn_end_ids: what ends a turn of a chat besides the model's own end; None for no chat.
         """
         if len(prompt) + 1 > self._report.max_len:
-            raise RequestError("prompt", self._too_long(len(prompt), " and at least 1 output"))
+            raise self._too_long("prompt", len(prompt), " and at least 1 output")
         if params.structured is not None:
             raise RequestError("structured", "constrained answers are not served yet")
         max_tokens = params.max_tokens or self._report.max_len
@@ -90,7 +90,7 @@ class RequestBuilder:
     ) -> EngineRequest:
         """The request that scores a text; positions before `prompt_len` run all loops."""
         if len(tokens) > self._report.max_len:
-            raise RequestError("token_ids", self._too_long(len(tokens)))
+            raise self._too_long("token_ids", len(tokens))
         if len(tokens) < 2:
             raise RequestError("token_ids", "a text of one token has nothing to score")
         if not 0 <= prompt_len <= len(tokens):
@@ -174,12 +174,13 @@ class RequestBuilder:
                     "logit_bias", f"token id {token} is outside the vocabulary (0 to {vocab - 1})"
                 )
 
-    def _too_long(self, length: int, more: str = "") -> str:
+    def _too_long(self, field: str, length: int, more: str = "") -> LengthError:
         report = self._report
-        return (
+        reason = (
             f"{length} tokens{more} are too long: a request may have {report.max_len} "
             f"(max_model_len; the pool holds {report.token_capacity})"
         )
+        return LengthError(field, reason, length)
 
 
 _ENDLESS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlt_core.api.reasoning import CLOSE, OPEN, ReasoningSplitter
@@ -12,8 +13,8 @@ from rlt_core.api.tokenizer import ChatTokenizer
 class Turn:
     """One answer of a chat.
 
-    inside: the prompt ends in an open think block. tag_ids: special tokens that are its tags, and
-    so text. end_ids: tokens that end the turn besides the model's own.
+    inside: the prompt ends in an open think block. tag_ids: special tokens that are its tags, or
+    tags of tool calls, and so text. end_ids: tokens that end the turn besides the model's own.
     """
 
     inside: bool
@@ -25,9 +26,11 @@ class Turn:
         return ReasoningSplitter(inside=self.inside)
 
 
-def read_turn(tokenizer: ChatTokenizer, *, inside: bool, end: str | None) -> Turn:
-    """The turn of a tokenizer whose end-of-text token is written `end`."""
-    tags = (special_id(tokenizer, tag) for tag in (OPEN, CLOSE))
+def read_turn(
+    tokenizer: ChatTokenizer, *, inside: bool, end: str | None, shown: Sequence[str] = ()
+) -> Turn:
+    """The turn of a tokenizer whose end-of-text token is written `end`. shown: further tags."""
+    tags = (special_id(tokenizer, tag) for tag in (OPEN, CLOSE, *shown))
     last = None if end is None else special_id(tokenizer, end)
     return Turn(
         inside=inside,

@@ -11,6 +11,7 @@ RltError                     one to four lines, exit code 2, no traceback
 ├── OptionError              an engine or command-line option out of range
 ├── CapacityError            memory or pages do not suffice for what was asked
 ├── RequestError             one request is wrong (the others go on); HTTP 400
+│   └── LengthError          its prompt is longer than a request may be
 ├── BusyError                the queue is full; HTTP 429
 ├── DeadlineError            a request took longer than it was given; HTTP 408
 └── StageError               the stage process ended or does not answer; HTTP 503
@@ -143,6 +144,14 @@ class RequestError(RltError):
     def __init__(self, field: str, reason: str) -> None:
         self.field, self.reason = field, reason
         super().__init__(f"{field}: {reason}")
+
+
+class LengthError(RequestError):
+    """A prompt of `num_tokens` tokens is longer than a request may be."""
+
+    def __init__(self, field: str, reason: str, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+        super().__init__(field, reason)
 
 
 class BusyError(RltError):

@@ -1,0 +1,75 @@
+"""The body of /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Discriminator, Field, Tag
+
+from rlt_core.api.prompts import Prompt
+from rlt_core.api.sampling_params import MAX_LOGPROBS, SamplingParams
+from rlt_core.contract.errors import RequestError
+from rlt_core.server.openai.sampling_fields import SamplingFields
+from rlt_core.server.openai.schema import MAX_INT, Refused, TokenId
+
+Text = Annotated[str, Field(min_length=1)]
+Ids = Annotated[list[TokenId], Field(min_length=1)]
+
+
+def _kind(prompt: Any) -> str:
+    """One of the four forms, so that a wrong element is told of its own form alone."""
+    if not isinstance(prompt, list):
+        return "text"
+    first = prompt[0] if prompt else ""
+    return "texts" if isinstance(first, str) else "id_lists" if isinstance(first, list) else "ids"
+
+
+Prompts = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[list[Text], Field(min_length=1), Tag("texts")]
+    | Annotated[Ids, Tag("ids")]
+    | Annotated[list[Ids], Field(min_length=1), Tag("id_lists")],
+    Discriminator(_kind),
+]
+
+
+class CompletionRequest(SamplingFields):
+    """A text to go on with, or several."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "suffix": "looped models are not trained to fill in the middle",
+    }
+
+    prompt: Prompts
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    suffix: Refused
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts one by one, as AsyncLLM takes them."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [{"prompt_token_ids": self.prompt}]
+        return [p if isinstance(p, str) else {"prompt_token_ids": p} for p in self.prompt]
+
+    @property
+    def scores_only(self) -> bool:
+        """Whether the prompt is echoed and nothing generated."""
+        return self.max_tokens == 0
+
+    def params(self) -> SamplingParams:
+        """RequestError for what cannot work together."""
+        if self.best_of is not None and self.best_of != self.num_answers:
+            raise RequestError("best_of", f"answers are not ranked; it must be n ({self.n or 1})")
+        if self.scores_only and not self.echo:
+            raise RequestError("max_tokens", "0 asks for the prompt alone, which needs echo=true")
+        return self.sampling_params(
+            max_tokens=16 if self.max_tokens is None else max(1, self.max_tokens),
+            logprobs=self.logprobs,
+            prompt_logprobs=self.logprobs if self.echo else None,
+        )
