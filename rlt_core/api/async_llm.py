@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -49,21 +50,26 @@ class AsyncLLM:
         restart: bool = True,
         hang_s: float | None = HANG_S,
         in_process: bool = False,
-        observer: Observer | None = None,
         **options: Any,
     ) -> None:
         if max_waiting is not None and max_waiting < 0:
             raise OptionError("max_waiting", max_waiting, "it must be 0 or more")
         self._access = open_model(model, tokenizer, **options)
         self._in_process = in_process
+        self._name = "demo" if model is None else Path(os.fspath(model)).name or os.fspath(model)
         self._max_waiting, self._restart, self._hang_s = max_waiting, restart, hang_s
-        self.observer: Observer = observer or NoObserver()
+        self._observer: Observer = NoObserver()
         self._report: StageReport | None = None
         self._stats = EngineStats()
         self._asked: dict[int, asyncio.Future[EngineStats]] = {}
         self._num_asked = 0
         self._keeper: StageKeeper | None = None
         self._requests: AsyncRequests | None = None
+
+    @property
+    def name(self) -> str:
+        """What the model is called: its id, or its folder's name; "demo" for the embedded one."""
+        return self._name
 
     @property
     def model_path(self) -> str | None:
@@ -85,6 +91,11 @@ class AsyncLLM:
         """What the stage serves and how much fits; StageError before it has ever served."""
         if self._report is None:
             raise StageError(self.reason or "the stage is starting")
+        return self._report
+
+    @property
+    def known_report(self) -> StageReport | None:
+        """The report, or None before a stage has ever served."""
         return self._report
 
     @property
@@ -136,12 +147,18 @@ class AsyncLLM:
         """The stage's process id; None with in_process."""
         return None if self._keeper is None else self._keeper.pid
 
+    def observe(self, observer: Observer) -> None:
+        """From now on this one is told of requests, instead of the one before."""
+        self._observer = observer
+        if self._requests is not None:
+            self._requests.observer = observer
+
     async def start(self) -> AsyncLLM:
         """Starts the stage and waits until it serves; itself. The first start-up that fails
         raises its error, and nothing is left running."""
         loop = asyncio.get_running_loop()
         first: asyncio.Future[None] = loop.create_future()
-        requests = self._requests = AsyncRequests(self._access, self._max_waiting, self.observer)
+        requests = self._requests = AsyncRequests(self._access, self._max_waiting, self._observer)
 
         def started(report: StageReport) -> None:
             requests.serve(report)
@@ -176,6 +193,11 @@ class AsyncLLM:
         await self._requests.drain(drain_s)
         await asyncio.to_thread(self._keeper.end)
         self._requests.shut()
+
+    def hurry(self) -> None:
+        """Ends what a `close` still waits for."""
+        if self._requests is not None:
+            self._requests.end_all()
 
     def stream(
         self,

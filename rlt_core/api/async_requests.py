@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -131,8 +132,12 @@ class AsyncRequests:
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
         except asyncio.TimeoutError:
-            for inbox in list(self._live):
-                self._fail(inbox, StageError("the server has shut down"), "abort")
+            self.end_all()
+
+    def end_all(self) -> None:
+        """Ends every request with a StageError."""
+        for inbox in list(self._live):
+            self._fail(inbox, StageError("the server has shut down"), "abort")
 
     def shut(self) -> None:
         """Ends the text threads."""
@@ -182,12 +187,14 @@ class AsyncRequests:
                 self._end(inbox, *_reasons(inbox.collectors))
 
     def _count(self, inbox: Inbox, news: Sequence[Increment]) -> None:
-        times, now = inbox.times, self._loop.time()
+        times, now = inbox.times, time.monotonic()
         for increment in news:
             if increment.token_ids:
-                seconds = now - times.last_token if times.first_token else None
+                before = times.last_tokens.get(increment.index)
+                seconds = None if before is None else now - before
                 times.first_token = times.first_token or now
-                times.last_token = now
+                times.last_tokens[increment.index] = now
+                times.num_tokens += len(increment.token_ids)
                 self.observer.grew(times, increment, seconds)
 
     def _fail(self, inbox: Inbox, error: RltError, reason: str) -> None:
@@ -199,7 +206,7 @@ class AsyncRequests:
         """A request ended; only the first call for it counts."""
         if inbox in self._live:
             self._live.remove(inbox)
-            inbox.times.ended = self._loop.time()
+            inbox.times.ended = time.monotonic()
             self.bound.ended()
             self.observer.ended(inbox.times, [reason for reason in reasons if reason])
             inbox.wake()

@@ -15,11 +15,15 @@ from rlt_core.contract.errors import RltError
 
 @dataclass(slots=True, kw_only=True)
 class StreamTimes:
-    """When things happened to one request, in seconds of time.monotonic; 0.0: not yet."""
+    """When things happened to one request, in seconds of time.monotonic; 0.0: not yet.
+
+    last_tokens: by answer. num_tokens: of all answers.
+    """
 
     arrived: float = field(default_factory=time.monotonic)
     first_token: float = 0.0
-    last_token: float = 0.0
+    last_tokens: dict[int, float] = field(default_factory=dict)
+    num_tokens: int = 0
     ended: float = 0.0
 
 

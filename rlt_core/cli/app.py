@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlt_core.cli import bench, check, doctor, eval, explain, plugin, plugins, run
+from rlt_core.cli import bench, check, doctor, eval, explain, plugin, plugins, run, serve
 from rlt_core.plugins.registry import discover
 
 
@@ -35,7 +35,7 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
-    for command in (run, explain, plugins, plugin, check, eval, bench, doctor):
+    for command in (run, serve, explain, plugins, plugin, check, eval, bench, doctor):
         command.register(app)
     return app
 

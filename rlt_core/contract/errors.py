@@ -13,7 +13,7 @@ RltError                     one to four lines, exit code 2, no traceback
 ├── RequestError             one request is wrong (the others go on); HTTP 400
 │   └── LengthError          its prompt is longer than a request may be
 ├── BusyError                the queue is full; HTTP 429
-├── DeadlineError            a request took longer than it was given; HTTP 408
+├── DeadlineError            a request took longer than it was given; HTTP 504
 └── StageError               the stage process ended or does not answer; HTTP 503
 
 Anything else that escapes is a fault of rlt and keeps its traceback.

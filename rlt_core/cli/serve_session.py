@@ -1,0 +1,68 @@
+"""One `rlt serve`: settings checked, port bound, model loaded, served until the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import Any
+
+import typer
+
+from rlt_core.api.async_llm import AsyncLLM
+from rlt_core.server.keys import VARIABLE, read_keys
+from rlt_core.server.logs import set_up_logs
+from rlt_core.server.run import Service, bind
+from rlt_core.server.settings import ServerSettings
+
+
+class ServeSession:
+    """What was asked for is checked here, before a port is bound or a weight is read."""
+
+    def __init__(
+        self,
+        model: str | None,
+        engine: dict[str, Any],
+        server: dict[str, Any],
+        *,
+        api_key_file: str | None,
+    ) -> None:
+        keys = read_keys(api_key_file, os.environ)
+        # The stage is a process of its own and needs none.
+        os.environ.pop(VARIABLE, None)
+        self._is_demo = model is None
+        self._settings = ServerSettings(keys=keys, **server)
+        self._llm = AsyncLLM(model, **engine)
+
+    def run(self, *, access_log: bool) -> int:
+        """Serves; the exit code."""
+        listening = bind(self._settings)
+        self._settings = replace(self._settings, port=listening.getsockname()[1])
+        set_up_logs(access=access_log)
+        self._announce()
+        return asyncio.run(self._serve(Service(self._llm, self._settings, listening)))
+
+    async def _serve(self, service: Service) -> int:
+        return await service.run(self._is_ready)
+
+    def _announce(self) -> None:
+        if self._is_demo:
+            _say("no model named: the embedded demo is served")
+        settings = self._settings
+        _say(f"{settings.url} (loading {self._llm.name})")
+        if settings.is_public and not settings.keys:
+            _say("everybody who reaches this machine may use it: there is no API key")
+
+    def _is_ready(self) -> None:
+        report, settings = self._llm.report, self._settings
+        for note in self._llm.notes:
+            _say(note)
+        keys = f"{len(settings.keys)} API keys" if settings.keys else "no API key is needed"
+        _say(
+            f"ready: {report.model} ({report.loops} loops, {report.device}, {report.dtype}) at "
+            f"{settings.url}, {keys}"
+        )
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

@@ -1,0 +1,106 @@
+"""What `rlt serve` is told, read once and checked completely."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlt_core.contract.errors import OptionError, RltError
+from rlt_core.server.keys import ApiKeys
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The frame of the HTTP application.
+
+    host, port: where it listens; 127.0.0.1 is this machine alone. keys: who may use it; without
+    any, everybody may who reaches it. served_names: what the model is called in requests; the
+    first is what answers say. cors_origins: web pages of other origins that may use it.
+    max_body_bytes, max_header_bytes: of one request. max_prompts: prompts of one request.
+    max_tokens: tokens that one answer may ask for; None: what the model can. request_timeout_s:
+    seconds of one request, queue included; None: no limit. read_timeout_s: a client must have sent
+    its whole request by then; write_timeout_s: it must take what it is sent by then. drain_s: what
+    requests in work get at the end. log_prompts: prompts, and messages of faults, which may hold
+    parts of them, go into logs. otlp_endpoint: where spans are sent, if anywhere.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    allow_unauthenticated: bool = False
+    served_names: tuple[str, ...] = ()
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 8 * MIB
+    max_header_bytes: int = 32 << 10
+    max_prompts: int = 128
+    max_tokens: int | None = None
+    request_timeout_s: float | None = 600.0
+    read_timeout_s: float = 30.0
+    write_timeout_s: float = 60.0
+    drain_s: float = 30.0
+    log_prompts: bool = False
+    otlp_endpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise OptionError("--port", self.port, "it must be 0 to 65535")
+        for option, value in self._positive().items():
+            if value is not None and value <= 0:
+                raise OptionError(option, value, "it must be above 0")
+        if self.drain_s < 0:
+            raise OptionError("--drain-timeout", self.drain_s, "it must be 0 or more")
+        self._check_public()
+        self._check_tls()
+
+    @property
+    def is_public(self) -> bool:
+        """Whether other machines can reach it."""
+        return not _is_loopback(self.host)
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine finds it."""
+        scheme = "https" if self.ssl_certfile else "http"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def _positive(self) -> dict[str, float | None]:
+        return {
+            "--max-body-bytes": self.max_body_bytes,
+            "--max-header-bytes": self.max_header_bytes,
+            "--max-prompts": self.max_prompts,
+            "--max-tokens": self.max_tokens,
+            "--request-timeout": self.request_timeout_s,
+            "--read-timeout": self.read_timeout_s,
+            "--write-timeout": self.write_timeout_s,
+        }
+
+    def _check_public(self) -> None:
+        if self.is_public and not self.keys and not self.allow_unauthenticated:
+            raise RltError(
+                f"--host {self.host} can be reached from other machines, and there is no API key\n"
+                "Fix: --api-key-file FILE (or RLT_API_KEYS), --host 127.0.0.1, or, to let "
+                "everybody in, --allow-unauthenticated"
+            )
+
+    def _check_tls(self) -> None:
+        files = {"--ssl-certfile": self.ssl_certfile, "--ssl-keyfile": self.ssl_keyfile}
+        for option, path in files.items():
+            if path is not None and not Path(path).is_file():
+                raise OptionError(option, path, "there is no such file")
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise OptionError("--ssl-keyfile", self.ssl_keyfile, "--ssl-certfile is missing")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name may stand for any address
