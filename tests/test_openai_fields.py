@@ -18,7 +18,7 @@ from rlt_core.server.openai.chat_prompt import call_schema
 from rlt_core.server.openai.chat_request import ChatRequest
 from rlt_core.server.openai.completion_request import CompletionRequest
 from rlt_core.server.openai.messages import template_messages
-from rlt_core.server.openai.places import request_error
+from rlt_core.server.places import request_error
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

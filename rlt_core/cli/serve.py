@@ -60,6 +60,14 @@ def serve(
     max_tokens: Annotated[
         int | None, typer.Option(help="The most tokens an answer may ask for.")
     ] = None,
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How the model writes tool calls: tool_call, or your package.module:Class. "
+            "Default: as its chat template does.",
+        ),
+    ] = None,
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Let logs hold what users wrote.")
     ] = False,
@@ -150,6 +158,7 @@ _SERVER = (
     "max_body_bytes",
     "max_prompts",
     "max_tokens",
+    "tool_parser",
     "log_prompts",
     "otlp_endpoint",
 )

@@ -16,24 +16,39 @@ from rlt_core.server.client_limits import ClientLimits
 from rlt_core.server.context import ServerContext
 from rlt_core.server.key_guard import KeyGuard
 from rlt_core.server.metrics import ServerMetrics
+from rlt_core.server.openai import routes, tokens
 from rlt_core.server.request_log import RequestLog
 from rlt_core.server.settings import ServerSettings
+from rlt_core.server.tool_calls.formats import named_format
 from rlt_core.server.tracing import make_tracer
 
 # In the order of the generated OpenAPI. Every route is behind the keys (key_guard), whatever it
 # does.
-ROUTERS = (health.router, models.router, metrics_route.router)
+ROUTERS = (
+    health.router,
+    models.router,
+    routes.router,
+    tokens.router,
+    metrics_route.router,
+)
 
 
 def create_app(llm: AsyncLLM, settings: ServerSettings) -> FastAPI:
     """The application. Starts and ends nothing: `llm` may be started before or after, and is
-    unready till then. It counts what passes through `llm`."""
+    unready till then. It counts what passes through `llm`. RltError for a tool parser that is not
+    there."""
     names = settings.served_names or (llm.name,)
     metrics = ServerMetrics(names[0])
     llm.observe(metrics)
     # No /docs: its page loads scripts from another host.
     app = FastAPI(title="rlt", version=metadata.version("rlt-core"), docs_url=None, redoc_url=None)
-    app.state.context = ServerContext(llm=llm, settings=settings, metrics=metrics)
+    parser = settings.tool_parser
+    app.state.context = ServerContext(
+        llm=llm,
+        settings=settings,
+        metrics=metrics,
+        tool_format=None if parser is None else named_format(parser),
+    )
     for router in ROUTERS:
         app.include_router(router)
     _handle_errors(app)

@@ -11,15 +11,18 @@ from starlette.requests import HTTPConnection
 from rlt_core.api.async_llm import AsyncLLM
 from rlt_core.server.metrics import ServerMetrics
 from rlt_core.server.settings import ServerSettings
+from rlt_core.server.tool_calls.parts import ToolFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
-    """One application's; `created` is when it was made, in seconds since 1970."""
+    """One application's; `created` is when it was made, in seconds since 1970. tool_format: how the
+    model writes tool calls; None for what its chat template shows."""
 
     llm: AsyncLLM
     settings: ServerSettings
     metrics: ServerMetrics
+    tool_format: ToolFormat | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property

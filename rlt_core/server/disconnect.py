@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from rlt_core.server.client_limits import ClientGone
 
+RETRY_S = 0.05
 T = TypeVar("T")
 
 
@@ -24,9 +25,18 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
             raise ClientGone("it left")
         return task.result()
     finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        gone.cancel()
+        await _end(task)
+
+
+async def _end(task: asyncio.Future[Any]) -> None:
+    """Cancels until it takes: `wait_for` of Python 3.10 and 3.11 loses a cancellation that comes
+    in the moment in which what it waits for ends."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=RETRY_S)
+    if not task.cancelled():
+        task.exception()  # looked at; it is raised where the work is waited for, or nowhere
 
 
 async def _gone(request: Request) -> None:

@@ -16,7 +16,7 @@ status  type                       when
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -29,11 +29,13 @@ from rlt_core.contract.errors import (
     BusyError,
     CheckpointError,
     DeadlineError,
+    LengthError,
     OptionError,
     RequestError,
     RltError,
     StageError,
 )
+from rlt_core.server.places import request_error, writable
 
 RETRY_UNREADY_S = 5
 
@@ -84,7 +86,8 @@ def api_error(error: RltError) -> ApiError:
     """What a client is told of an error of the engine."""
     text = str(error)
     if isinstance(error, RequestError):
-        return ApiError(400, text, param=error.field, code="invalid_value")
+        code = "context_length_exceeded" if isinstance(error, LengthError) else "invalid_value"
+        return ApiError(400, writable(text), param=writable(error.field), code=code)
     if isinstance(error, OptionError):
         return ApiError(400, text, param=error.option, code="invalid_value")
     if isinstance(error, CheckpointError):
@@ -140,12 +143,8 @@ async def on_http_error(request: Request, error: Exception) -> JSONResponse:
 async def on_invalid(request: Request, error: Exception) -> JSONResponse:
     """Handler of a request that its schema refuses: a 400 that names the field."""
     assert isinstance(error, RequestValidationError), error
-    found: Sequence[Mapping[str, Any]] = error.errors()
-    first = found[0]
-    param = ".".join(str(part) for part in first["loc"][1:]) or None
-    message = str(first["msg"])  # not the value, which may be long, or a prompt
-    text = message if param is None else f"{param}: {message}"
-    return ApiError(400, text, param=param, code="invalid_value").response
+    # Its text holds no value of the request, which may be long, or a prompt.
+    return api_error(request_error(error.errors(), error.body)).response
 
 
 def _type(status: int) -> str:

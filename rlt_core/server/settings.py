@@ -23,7 +23,8 @@ class ServerSettings:
     max_tokens: tokens that one answer may ask for; None: what the model can. request_timeout_s:
     seconds of one request, queue included; None: no limit. read_timeout_s: a client must have sent
     its whole request by then; write_timeout_s: it must take what it is sent by then. drain_s: what
-    requests in work get at the end. log_prompts: prompts, and messages of faults, which may hold
+    requests in work get at the end. tool_parser: how the model writes tool calls, by name; None:
+    as its chat template does. log_prompts: prompts, and messages of faults, which may hold
     parts of them, go into logs. otlp_endpoint: where spans are sent, if anywhere.
     """
 
@@ -43,6 +44,7 @@ class ServerSettings:
     read_timeout_s: float = 30.0
     write_timeout_s: float = 60.0
     drain_s: float = 30.0
+    tool_parser: str | None = None
     log_prompts: bool = False
     otlp_endpoint: str | None = None
 

@@ -22,7 +22,7 @@ class CompletionRun:
 
     def __init__(self, serving: Serving, body: CompletionRequest) -> None:
         self._serving, self._body = serving, body
-        self._params = body.params()
+        self._params = serving.limited(body.params(), len(body.prompts))
         self._heading = asdict(serving.heading("cmpl"))
         self._usage = UsageCounter()
         self._echoes_logprobs = body.echo and body.logprobs is not None
