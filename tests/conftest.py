@@ -8,6 +8,7 @@ import zlib
 
 import pytest
 
+from tests.drawn_seeds import drawn_seeds as drawn_seeds
 from tests.fresh import built as built
 from tests.fresh import fresh as fresh
 from tests.recording import pytest_terminal_summary as pytest_terminal_summary

@@ -231,17 +231,8 @@ def test_one_bad_prompt_of_two(rlt: Run) -> None:
 
 def test_a_trace_is_replayed(rlt: Run) -> None:
     """The policy `trace` could be asked for, but nothing on the command line gave it depths."""
-    asked: tuple[str, ...] = (
-        "--exit-policy",
-        "trace",
-        "--trace",
-        "4,1,3",
-        "--max-tokens",
-        "3",
-        "--json",
-    )
-    # A drawn stop id would end it before its third depth, once in about 100 runs.
-    asked = (*asked, "--ignore-eos")
-    code, out, _ = rlt(str(FOLDER), *IDS, *asked)
+    # A stop id that is drawn would end it before its third depth, once in about 100 runs.
+    asked = (*IDS, "--max-tokens", "3", "--ignore-eos", "--json")
+    code, out, _ = rlt(str(FOLDER), *asked, "--exit-policy", "trace", "--trace", "4,1,3")
     assert code == 0
     assert json.loads(out)["exit_depths"] == [4, 1, 3]

@@ -92,6 +92,7 @@ def test_the_package_passes_a_strict_type_checker(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.chance
 @pytest.mark.timeout(600)
 def test_its_wheel_beside_the_core_alone(built: Built, fresh: Environment, tmp_path: Path) -> None:
     """Guards an author's first hour: listed, checked, run and refused in the right ways, in an

@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "writing_a_plugin.md"
 
 
 @pytest.mark.slow
+@pytest.mark.chance
 @pytest.mark.timeout(900)
 def test_every_block_of_the_tutorial_runs(built: Built, fresh: Environment, tmp_path: Path) -> None:
     """Guards a newcomer's afternoon: the page is followed beside the core's wheel alone."""

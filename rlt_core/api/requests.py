@@ -19,6 +19,11 @@ from rlt_core.stage.messages import StageReport
 SEED_BITS = 53  # a drawn seed survives a JSON reader that keeps numbers as doubles
 
 
+def draw_seed() -> int:
+    """The seed of a request that names none."""
+    return secrets.randbits(SEED_BITS)
+
+
 class RequestBuilder:
     """Checks requests against what a stage serves and writes them in numbers."""
 
@@ -51,7 +56,7 @@ class RequestBuilder:
         if turn_end_ids is not None and not (stop_ids or params.stop or params.ignore_eos):
             raise RequestError("stop_token_ids", _ENDLESS)
         self._check_bias(params.logit_bias or {})
-        seed = secrets.randbits(SEED_BITS) if params.seed is None else params.seed
+        seed = draw_seed() if params.seed is None else params.seed
         sampling = self.sampling(params)
         return [
             EngineRequest(
