@@ -49,6 +49,7 @@ class Setup:
     policy: str = "gate"
     dtype: str = "float32"
     strategy: str = "refill"
+    prompts: str = "chunked"
     chunk_size: int = 64
     page_size: int = 16
     num_slots: int = 4
@@ -102,6 +103,7 @@ def plan_of(setup: Setup) -> Plan:
         exit_policy=setup.policy,
         exit_mode=setup.mode,
         strategy=setup.strategy,
+        prompts=setup.prompts,
         dtype=setup.dtype,
         device=DEVICE,
         graphs=setup.graphs,

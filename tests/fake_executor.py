@@ -40,7 +40,8 @@ class _Slot:
     phase: int = EMPTY
     row: _Row = field(default_factory=lambda: _Row(-1, -1, 0))
     num_out: int = 0
-    filled: int = 0  # forced positions that are done
+    begun: int = 0  # forced positions whose cell has begun
+    filled: int = 0  # and those that are done
     params: dict[str, int] = field(default_factory=dict)
     stop_ids: frozenset[int] = frozenset()
     trace: list[int] | None = None
@@ -160,10 +161,13 @@ class FakeExecutor:
             wanted = 0 if self.full else slot.params["loops"]
             assert prompt.exit_at[end - 1] == wanted, prompt.exit_at[start:end]
         assert slot.phase == PROMPT, f"a cell of slot {prompt.slot[start]} in phase {slot.phase}"
-        assert slot.filled == position[0], f"cell at {position[0]} before {slot.filled} is done"
+        if int(prompt.depth[start]) == 1:
+            assert slot.begun == position[0], f"cell at {position[0]}, {slot.begun} have begun"
+            slot.begun = position[-1] + 1
         tables = self.kv.tables[slot.params["loops"] - 1]
         serial = tables.replay_is_serial if prompt.rule[start] else tables.prompt_order != "depth"
         assert end - start == 1 or not serial, "a serial cell with several rows"
+        assert slot.filled == position[0] or not serial, "a serial cell before others are done"
 
     def _prompt_row(self, prompt: PromptRows, i: int) -> _Row:
         place, depth = int(prompt.place[i]), int(prompt.depth[i])
@@ -252,6 +256,7 @@ class FakeExecutor:
         events, scores = [], []
         for i, (row, out) in zip(done, outs, strict=True):
             slot = self.slots[row.slot]
+            assert slot.filled == row.position, f"{row.position} is done before {slot.filled}"
             slot.filled = row.position + 1
             known = int(prompt.known_next[i])
             if known >= 0:

@@ -59,6 +59,7 @@ class HostRun:
         *,
         layout: str = "last_exited",
         strategy: str = "refill",
+        prompts: str = "chunked",
         exit_mode: ExitMode = "skip",
         params: tuple[ParamSpec, ...] = (),
         **sizes: Any,
@@ -66,6 +67,7 @@ class HostRun:
         plan = synthetic_plan(
             layout=layout,
             strategy=strategy,
+            prompts=prompts,
             exit_mode=exit_mode,
             loops=LOOPS,
             vocab_size=VOCAB,

@@ -21,6 +21,9 @@ CHOICES: list[dict[str, Any]] = [
     {"layout": "shared", "strategy": "refill"},
     {"layout": "last_step", "strategy": "refill"},
     {"layout": "last_step", "strategy": "cohort"},
+    {"layout": "last_exited", "strategy": "refill", "prompts": "wavefront"},
+    {"layout": "last_exited", "strategy": "cohort", "prompts": "wavefront", "exit_mode": "full"},
+    {"layout": "last_step", "strategy": "refill", "prompts": "wavefront"},
 ]
 IDS = ["-".join(choice.values()) for choice in CHOICES]
 
@@ -90,7 +93,7 @@ def _tight_sizes(rng: np.random.Generator, layout: str, ticks_in_flight: int) ->
 
 
 def _compare(run: HostRun, requests: list[EngineRequest], choice: dict[str, Any]) -> None:
-    choice = {name: value for name, value in choice.items() if name != "strategy"}
+    choice = {name: value for name, value in choice.items() if name not in ("strategy", "prompts")}
     for request in requests:
         want = alone(request, **choice)
         got = run.answers.get(request.request_id)

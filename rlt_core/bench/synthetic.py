@@ -32,6 +32,17 @@ STRATEGIES = {
     "refill": ("rlt_core.schedule.strategies:Refill", Entry.ON_LEAVE),
     "cohort": ("rlt_core.schedule.strategies:Cohort", Entry.ALL_LEFT),
 }
+PROMPTS = {
+    "chunked": PromptModeSpec(
+        id="chunked", summary="", factory="rlt_core.schedule.prompts:Chunked"
+    ),
+    "wavefront": PromptModeSpec(
+        id="wavefront",
+        summary="",
+        factory="rlt_core.schedule.prompts:Wavefront",
+        overlaps=True,
+    ),
+}
 CORE_TRACK = TrackSpec(name="core", num_layers=24, num_kv_heads=16, head_dim=128, per_depth=True)
 
 
@@ -39,6 +50,7 @@ def synthetic_plan(
     *,
     layout: str = "last_exited",
     strategy: str = "refill",
+    prompts: str = "chunked",
     exit_mode: ExitMode = "skip",
     loops: int = 4,
     max_depth: int | None = None,
@@ -75,9 +87,7 @@ def synthetic_plan(
         policy=ExitPolicySpec(id="synthetic", summary="", factory="none:none", params=params),
         exit_mode=exit_mode,
         strategy=StrategySpec(id=strategy, summary="", factory=factory, entry=entry),
-        prompts=PromptModeSpec(
-            id="chunked", summary="", factory="rlt_core.schedule.prompts:Chunked"
-        ),
+        prompts=PROMPTS[prompts],
         attention=AttentionSpec(
             id="none", summary="", factory="none:none", devices=("cpu",), dtypes=("float32",)
         ),

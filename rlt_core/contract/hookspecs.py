@@ -98,7 +98,8 @@ class HookSpecs:
     def rlt_prompt_modes(self) -> Sequence[PromptModeSpec]:
         """Declare prompt modes: the order in which the cells of prompts run.
 
-        When: once, at discovery. Return: a list of PromptModeSpec. The core declares `chunked`.
+        When: once, at discovery. Return: a list of PromptModeSpec. The core declares `chunked`
+        and `wavefront`.
 
         Example::
 

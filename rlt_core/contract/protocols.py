@@ -266,8 +266,9 @@ class Strategy(Protocol):
 # Not frozen: one is made for every cell, and freezing doubles its cost.
 @dataclass(slots=True, kw_only=True)
 class PromptView:
-    """One prompt in progress: `next_start` is the first position without a finished cell;
-    a running chunk has `running_len` rows and has finished `running_depth` loops."""
+    """One prompt in progress: `next_start` is the first position whose chunk has not begun; the
+    newest chunk that runs has `running_len` rows (0: none runs) and has finished `running_depth`
+    loops."""
 
     length: int
     next_start: int

@@ -154,11 +154,13 @@ class StrategySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptModeSpec:
-    """An order of prompt cells; `factory() -> PromptMode`."""
+    """An order of prompt cells; `factory() -> PromptMode`. overlaps: it is asked for a prompt's
+    next chunk while earlier ones run; else only when there is none."""
 
     id: str
     summary: str
     factory: str
+    overlaps: bool = False
     provides: Words = NO_WORDS
     needs: Words = NO_WORDS
     refuses: Words = NO_WORDS

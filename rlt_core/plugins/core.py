@@ -187,7 +187,14 @@ def rlt_prompt_modes() -> list[PromptModeSpec]:
             id="chunked",
             summary="a chunk of a prompt runs all depths, mixed with decode rows",
             factory="rlt_core.schedule.prompts:Chunked",
-        )
+        ),
+        PromptModeSpec(
+            id="wavefront",
+            summary="a chunk follows the one before it a loop behind, so that a prompt waits less",
+            factory="rlt_core.schedule.prompts:Wavefront",
+            overlaps=True,
+            needs=frozenset({Word.PROMPT_BY_DEPTH, Word.SPLIT_PLANES}),
+        ),
     ]
 
 

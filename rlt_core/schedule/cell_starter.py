@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from rlt_core.contract.protocols import PromptMode, PromptView
 from rlt_core.schedule.forced import Forced
+from rlt_core.schedule.prompt_cells import Cell
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.residency import Residency
 
+_NO_PLACES, _NOT_YET = 0, -1
+
 
 class CellStarter:
-    """Hands free places to prompts, as the prompt mode cuts them."""
+    """Hands free places to prompts, as the prompt mode cuts them.
+
+    A cell at depth d needs all earlier positions at depth d. Every cell takes a loop a tick, so one
+    that begins behind another of its request stays behind it; what else must hold is checked here,
+    whatever the mode says.
+    """
 
     def __init__(self, residency: Residency, mode: PromptMode) -> None:
         self._residency, self._mode = residency, mode
@@ -18,7 +26,7 @@ class CellStarter:
         self._chunk_size = min(config.chunk_size, config.num_places)
 
     def start(self, budget: int, tick: int) -> None:
-        """Begin cells for prompts that have none: first in priority, then longest unserved."""
+        """Begin cells for prompts: first in priority, then longest unserved."""
         residency, cells = self._residency, self._residency.cells
         if not residency.prompts:
             return
@@ -30,33 +38,53 @@ class CellStarter:
         for record in order:
             forced = record.forced
             assert forced is not None, record
-            length = self._cell_len(record, forced, free)
-            if not length:
-                waiting.append(record)
-                # Nobody takes the places that an earlier one waits for.
-                free = 0
-            elif length > 0:
+            length = self._cell_len(record, forced, free, tick)
+            if length > 0:
                 cells.start(record, forced, length, tick)
                 residency.counts.waited(tick - record.moved)
                 record.moved = tick
                 free -= length
-            else:
-                waiting.append(record)
+                if residency.overlaps and record.next_start < len(forced):
+                    waiting.append(record)
+                continue
+            waiting.append(record)
+            if length == _NO_PLACES:
+                # Nobody takes the places that an earlier one waits for.
+                free = 0
         residency.prompts = waiting
 
-    def _cell_len(self, record: Record, forced: Forced, free: int) -> int:
-        """Rows of its next cell; 0 when places are lacking, -1 when pages are."""
+    def _cell_len(self, record: Record, forced: Forced, free: int, tick: int) -> int:
+        """Rows of its next cell, or why there is none in this tick."""
+        start, newest = record.next_start, record.newest
+        if newest is not None and _waits_for_all(forced, newest, start):
+            return _NOT_YET
         if free <= 0:
-            return 0
-        start = record.next_start
+            return _NO_PLACES
         view = PromptView(
             length=forced.segment_end(start),
             next_start=start,
-            running_len=0,
-            running_depth=0,
+            running_len=0 if newest is None else newest.end - newest.start,
+            running_depth=0 if newest is None else tick - newest.first,
             loops=forced.loops,
             by_position=forced.one_by_one(start),
         )
         length = self._mode.chunk_len(view, free, self._chunk_size)
+        if newest is not None and (not length or not _follows(forced, newest, length, tick)):
+            return _NOT_YET
         has_pages = start + length <= self._residency.pages.page_limit[record.slot]
-        return length if has_pages else -1
+        return length if has_pages else _NOT_YET
+
+
+def _waits_for_all(forced: Forced, newest: Cell, start: int) -> bool:
+    """Whether the cell at `start` needs every earlier position to be done: where positions go one
+    by one, and where the prompt's planes are dropped before it."""
+    if forced.one_by_one(start) or forced.one_by_one(newest.start):
+        return True
+    return forced.rules.drops and newest.start < forced.border <= start
+
+
+def _follows(forced: Forced, newest: Cell, length: int, tick: int) -> bool:
+    """Whether a cell that begins now, a tick or more after the newest one, runs its coda after it:
+    replayed cells end with their deepest row, which may be early."""
+    end = newest.end + length
+    return newest.last < tick + forced.num_loops(newest.end, end) - 1

@@ -26,14 +26,15 @@ from rlt_core.schedule.record import Record
 
 
 class Cell(msgspec.Struct, eq=False):
-    """Positions start .. end - 1 of a request, running until tick `last`; rows int64
-    [end - start, NUM_PROMPT_COLUMNS], with the columns of PromptRows."""
+    """Positions start .. end - 1 of a request, running from tick `first` to tick `last`; rows
+    int64 [end - start, NUM_PROMPT_COLUMNS], with the columns of PromptRows."""
 
     record: Record
     forced: Forced
     rows: I64
     start: int
     end: int
+    first: int
     last: int
 
 
@@ -80,7 +81,9 @@ class PromptCells:
             else:
                 rows[-1, KNOWN_NEXT] = forced.known_next
         self.longest = max(self.longest, end)
-        self.running.append(Cell(record, forced, rows, start, end, last))
+        record.next_start = end
+        record.newest = Cell(record, forced, rows, start, end, tick, last)
+        self.running.append(record.newest)
 
     def rows(self, tick: int) -> PromptRows:
         """The rows of `tick`: every cell in progress, one loop each."""
@@ -101,7 +104,8 @@ class PromptCells:
         return ended
 
     def drop(self, record: Record) -> None:
-        """Give up the cell of a request that loses its slot."""
+        """Give up the cells of a request that loses its slot."""
+        record.newest = None
         gone = [cell for cell in self.running if cell.record is record]
         if gone:
             self._remove(gone, [cell for cell in self.running if cell.record is not record])

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlt_core.runtime.batch import F32, I32, I64
 from rlt_core.schedule.forced import Forced
 from rlt_core.schedule.request import EngineRequest
+
+if TYPE_CHECKING:
+    from rlt_core.schedule.prompt_cells import Cell
 
 
 class State(IntEnum):
@@ -42,7 +46,8 @@ class Record:
     them then). num_scored: prompt positions whose logprob was given. not_before: the tick whose
     results must be in before it may get a slot again. params: its rows of SlotParams. chains: its
     positions read the state of the one before. tables: places of its tables, by option. mask,
-    mask_index: its latest mask and the output that it is for.
+    mask_index: its latest mask and the output that it is for. next_start: the first known position
+    whose cell has not begun; newest: the cell that began last, while it runs.
     arrived: time.perf_counter() when it came.
     """
 
@@ -63,6 +68,7 @@ class Record:
     moved: int = 0
     forced: Forced | None = None
     next_start: int = 0
+    newest: Cell | None = None
     chains: bool = False
     tables: dict[str, int] | None = None
     arrived: float = field(default_factory=time.perf_counter)

@@ -28,13 +28,14 @@ DEBUG_SHUFFLE_SEED = 0
 class Residency:
     """All live requests of one stage and what they hold.
 
-    prompts: residents whose next cell has not begun. cleared, admitted: slots and records whose
-    change the next tick must tell the device.
+    prompts: residents whose next cell may begin when the prompt mode says so. cleared, admitted:
+    slots and records whose change the next tick must tell the device.
     """
 
     def __init__(self, plan: Plan, config: EngineConfig, kv: KVPlan) -> None:
         self.config, self.kv = config, kv
         self.full = plan.exit_mode == "full"
+        self.overlaps = plan.prompts.overlaps
         self.counts = TickCounts()
         self.table = SlotTable(config.num_slots, config.max_len, self.counts)
         self.pages = HostPages(
@@ -127,17 +128,27 @@ class Residency:
         self.admitted.append(record)
         return True
 
+    @property
+    def num_prompts(self) -> int:
+        """Residents with known positions that have not run."""
+        if not self.overlaps:
+            return len(self.prompts) + len(self.cells.running)
+        return len({id(r) for r in self.prompts} | {id(c.record) for c in self.cells.running})
+
     def cell_ended(self, cell: Cell, tick: int) -> bool:
         """A cell's last loop is in `tick`; True when its request has no more."""
         record, forced, length = cell.record, cell.forced, len(cell.forced.tokens)
-        record.moved, record.next_start = tick, cell.end
+        record.moved = tick
+        if record.newest is cell:
+            record.newest = None
         if forced.rules.drops and cell.end == forced.border:
             self.pages.drop_planes(record.slot)
             self.table.cap[record.slot] = length
             self.reserve.follow(record.slot, length, length)
         if cell.end < length:
             self.counts.split_prompts += cell.start == 0
-            self.prompts.append(record)
+            if not self.overlaps:
+                self.prompts.append(record)
             return False
         record.forced = None
         if record.request.kind == "generate":

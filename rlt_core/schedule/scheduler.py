@@ -248,7 +248,7 @@ class Scheduler:
     def _view(self) -> StrategyView:
         residency = self._residency
         num_free, num_waiting = len(residency.table.free), residency.waiting.num
-        num_prompts = len(residency.prompts) + len(residency.cells.running)
+        num_prompts = residency.num_prompts
         seen = (num_free, num_prompts, num_waiting)
         if seen != self._seen:
             self._seen = seen
