@@ -49,6 +49,7 @@ THRESHOLDS: dict[object, tuple[float, ...]] = {
 # What must not.
 SCHEDULE: dict[str, tuple[object, ...]] = {
     "strategy": ("refill", "cohort"),
+    "prompts": ("chunked", "wavefront"),
     "chunk_size": (1, 7, 16, 64),
     "page_size": (4, 16),
     "num_slots": (3, 4, 6),
@@ -89,9 +90,16 @@ def configurations(found: list[Row], count: int, draw: random.Random) -> list[Ro
     """At least `count` rows: a pairwise cover of everything, then random ones."""
     # Meanings are one factor here: every one meets every value of every other factor.
     numbers: dict[str, tuple[object, ...]] = {"meaning": tuple(range(len(found))), **SCHEDULE}
-    rows = cover(numbers, lambda row: True, draw)
+
+    def legal(row: Row) -> bool:
+        meaning = found[int(str(row["meaning"]))]
+        return _is_legal(Setup(**meaning, prompts=row["prompts"]))  # type: ignore[arg-type]  # drawn
+
+    rows = cover(numbers, legal, draw)
     while len(rows) < count:
-        rows.append({name: draw.choice(values) for name, values in numbers.items()})
+        row: Row = {name: draw.choice(values) for name, values in numbers.items()}
+        if legal(row):
+            rows.append(row)
     return [{**found[int(str(row.pop("meaning")))], **row} for row in rows]
 
 
