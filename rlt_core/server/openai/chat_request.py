@@ -111,6 +111,13 @@ class ChatRequest(SamplingFields):
             return [tool for tool in self.shown_tools if tool.function.name == name]
         return self.shown_tools if self.tool_choice == "required" else []
 
+    @property
+    def form_field(self) -> str:
+        """Which field asks for the form of the answer, if any does."""
+        if self.forced_tools:
+            return "tool_choice"
+        return "structured_outputs" if self.response_format is None else "response_format"
+
     def params(self, forced: Structured | None) -> SamplingParams:
         """forced: the form of a tool call that must be made. RequestError for what cannot work
         together."""

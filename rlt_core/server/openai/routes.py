@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rlt_core.api.structured import KINDS
 from rlt_core.contract.errors import LengthError, RequestError
 from rlt_core.server.context import ServerContext, context_of
 from rlt_core.server.errors import responses
@@ -24,7 +25,12 @@ from rlt_core.server.openai.serving import Serving
 
 router = APIRouter(tags=["OpenAI"])
 # What the engine calls otherwise than the routes do.
-_COMPLETION_NAMES = {"prompt_token_ids": "prompt", "token_ids": "prompt"}
+_FORMS = ("structured", *KINDS)
+_COMPLETION_NAMES = {
+    "prompt_token_ids": "prompt",
+    "token_ids": "prompt",
+    **dict.fromkeys(_FORMS, "structured_outputs"),
+}
 _CHAT_NAMES = {"prompt": "messages", "logprobs": "top_logprobs"}
 Context = Annotated[ServerContext, Depends(context_of)]
 
@@ -63,7 +69,8 @@ async def chat_completions(body: ChatRequest, request: Request, context: Context
     """One answer, or n, of the assistant: text, calls of tools, or both."""
     if body.model is not None:
         check_model(context, body.model)
-    with Renamed(_CHAT_NAMES):
+    forms = dict.fromkeys(_FORMS, body.form_field)
+    with Renamed({**_CHAT_NAMES, **forms}):
         run = ChatRun(Serving.of(context), body)
         return await answer(run, request, stream=bool(body.stream))
 
