@@ -21,7 +21,8 @@ from rlt_core.stage.messages import StageReport
 from rlt_core.stage.stage import BuiltEngine
 
 VOCAB, LOOPS, MAX_LEN = 300, 4, 4096
-CRASH, DIE, REFUSE, SLOW, BROKEN = 290, 291, 292, 293, 294  # first token of a prompt
+CRASH, DIE, REFUSE, SLOW, BROKEN, HANG = 290, 291, 292, 293, 294, 295  # first token of a prompt
+STARTS_FILE = "RLT_TEST_STARTS"  # names the file that `build_when_allowed` looks at
 THRESHOLD = ParamSpec(
     name="exit_threshold", kind="float", summary="", minimum=0.0, maximum=1.0, default=0.5
 )
@@ -66,6 +67,13 @@ def build_trace(config: StageConfig) -> BuiltEngine:
     spec = ParamSpec(name="trace", kind="depths", summary="")
     served = report(exit_policy="trace", exit_params=(spec,), exit_defaults={})
     return BuiltEngine(engine=ScriptedEngine(), report=served)
+
+
+def build_when_allowed(config: StageConfig) -> BuiltEngine:
+    """Starts only while the file that the environment names is there."""
+    if not os.path.exists(os.environ[STARTS_FILE]):
+        raise ConflictError([], ["put the file back"])
+    return build(config)
 
 
 def build_refused(config: StageConfig) -> BuiltEngine:
@@ -132,6 +140,8 @@ class ScriptedEngine:
             os._exit(7)
         if first == SLOW:
             time.sleep(0.05)
+        if first == HANG:
+            time.sleep(60)
         if first == BROKEN:
             del self._running[request.request_id]
             return request.request_id, -1, 0, 3

@@ -163,10 +163,10 @@ class AsyncLLM:
         def started(report: StageReport) -> None:
             requests.serve(report)
             self._report = report
-            loop.call_soon_threadsafe(_settle, first, None)
 
         watcher = Watcher(
             started=started,
+            serves=lambda: loop.call_soon_threadsafe(_settle, first, None),
             failed=lambda error: loop.call_soon_threadsafe(_settle, first, error),
             counted=lambda stats: loop.call_soon_threadsafe(self._counted, stats),
         )
@@ -267,16 +267,14 @@ class AsyncLLM:
         """How the stage is now; what it said last where it does not answer within 2 s."""
         self._num_asked += 1
         number = self._num_asked
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
             if self._keeper is not None and self._keeper.ask(number):
-                return await asyncio.wait_for(answer, STATS_S)
-        except asyncio.TimeoutError:
-            pass
+                await asyncio.wait((answer,), timeout=STATS_S)
         finally:
             del self._asked[number]
-        return self._stats
+        return answer.result() if answer.done() else self._stats
 
     async def __aenter__(self) -> AsyncLLM:
         return await self.start()

@@ -23,10 +23,11 @@ MakeClient = Callable[[Callable[[], bool]], Client]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
-    """Who is told, in the keeper's thread: a stage serves; one could not be started, or ended;
-    an answer on how it is."""
+    """Who is told, in the keeper's thread: a stage is up, and will serve; it serves; one could not
+    be started, or ended; an answer on how it is."""
 
     started: Callable[[StageReport], object]
+    serves: Callable[[], object]
     failed: Callable[[BaseException], object]
     counted: Callable[[Stats], object]
 
@@ -107,9 +108,10 @@ class StageKeeper:
 
     def _serve(self, client: Client, sender: Sender) -> BaseException:
         self.pid = getattr(client, "pid", None)
-        self._requests.connect(sender.send)
         self._watcher.started(client.report)
+        self._requests.connect(sender.send)
         self._sender, self.ready, self.reason = sender, True, ""
+        self._watcher.serves()
         try:
             self._read(client, sender)
         except Exception as error:

@@ -57,7 +57,8 @@ class ServeSession:
         report, settings = self._llm.report, self._settings
         for note in self._llm.notes:
             _say(note)
-        keys = f"{len(settings.keys)} API keys" if settings.keys else "no API key is needed"
+        num_keys = len(settings.keys)
+        keys = f"{num_keys} API key{'s' * (num_keys > 1)}" if num_keys else "no API key is needed"
         _say(
             f"ready: {report.model} ({report.loops} loops, {report.device}, {report.dtype}) at "
             f"{settings.url}, {keys}"

@@ -75,12 +75,37 @@ class ClientLimits:
         seconds = self._settings.write_timeout_s
 
         async def timed(message: Message) -> None:
+            # Not by wait_for: it makes a task for each message, and before Python 3.12 it may
+            # lose the cancellation of a client that leaves.
+            limit = TimeLimit(seconds)
             try:
-                await asyncio.wait_for(send(message), seconds)
-            except asyncio.TimeoutError:
-                raise ClientGone(f"it took nothing for {seconds:g} s") from None
+                await send(message)
+            except asyncio.CancelledError:
+                if limit.passed:
+                    raise ClientGone(f"it took nothing for {seconds:g} s") from None
+                raise
+            finally:
+                limit.end()
 
         return timed
+
+
+class TimeLimit:
+    """Cancels the task that made it after so many seconds, unless it is ended before."""
+
+    def __init__(self, seconds: float) -> None:
+        self.passed = False
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._pass)
+
+    def end(self) -> None:
+        """It was met."""
+        self._timer.cancel()
+
+    def _pass(self) -> None:
+        self.passed = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _after(body: bytes, receive: Receive) -> Receive:

@@ -66,17 +66,21 @@ class Service:
         try:
             await self._llm.start()
             ready()
-        except RltError:
-            if not self._num_signals:
+        except BaseException as error:
+            self._server.should_exit = True
+            # A model that is told to end while it loads says so as an error.
+            if not (self._num_signals and isinstance(error, RltError)):
                 raise
         finally:
-            if not self._llm.ready:
-                self._server.should_exit = True
             await serving
             if self._ending is not None:
                 await self._ending
             await self._llm.close()
         return INTERRUPTED if self._num_signals > 1 else 0
+
+    def stop(self) -> None:
+        """What a signal does; may be called again."""
+        self._on_signal()
 
     def _on_signal(self) -> None:
         self._num_signals += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,8 +96,17 @@ class ServerSettings:
         for option, path in files.items():
             if path is not None and not Path(path).is_file():
                 raise OptionError(option, path, "there is no such file")
-        if self.ssl_keyfile is not None and self.ssl_certfile is None:
-            raise OptionError("--ssl-keyfile", self.ssl_keyfile, "--ssl-certfile is missing")
+        if self.ssl_certfile is None:
+            if self.ssl_keyfile is not None:
+                raise OptionError("--ssl-keyfile", self.ssl_keyfile, "--ssl-certfile is missing")
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                self.ssl_certfile, self.ssl_keyfile
+            )
+        except (ssl.SSLError, OSError) as error:
+            reason = f"no certificate and key that fit: {error.args[-1]}"
+            raise OptionError("--ssl-certfile", self.ssl_certfile, reason) from error
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,0 +1,143 @@
+"""A stage that ends, hangs or cannot start, under an AsyncLLM: nothing waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from rlt_core.api import stage_keeper
+from rlt_core.api.sampling_params import SamplingParams
+from rlt_core.contract.errors import StageError
+from tests.scripted_engine import CRASH, DIE, HANG, STARTS_FILE
+from tests.app_kit import FAST, SLOWLY, run, scripted, until
+
+LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
+SHORT = SamplingParams(max_tokens=4, ignore_eos=True)
+
+
+@pytest.mark.parametrize("end", ["kill", "die", "crash"])
+def test_a_stage_that_ends_is_started_again(end: str) -> None:
+    """Open requests waited for ever for a stage that was gone, or the server with them."""
+
+    async def scene() -> None:
+        async with scripted(in_process=False) as llm:
+            waiting = [asyncio.ensure_future(llm.generate(SLOWLY, LONG)) for _ in range(5)]
+            stream = llm.stream(SLOWLY, LONG)
+            await anext(stream)
+            first, began = llm.stage_pid, time.monotonic()
+            assert first is not None
+            if end == "kill":
+                os.kill(first, signal.SIGKILL)
+            else:
+                ending = {"prompt_token_ids": [DIE if end == "die" else CRASH]}
+                waiting.append(asyncio.ensure_future(llm.generate(ending, SHORT)))
+            for task in waiting:
+                with pytest.raises(StageError):
+                    await task
+            with pytest.raises(StageError):
+                [part async for part in stream]
+            took = time.monotonic() - began
+            print(f"all failed {took:.2f} s after the end")
+            assert took < 5
+            assert not llm.ready
+            assert "started again" in llm.reason or "lost" in llm.reason or "fault" in llm.reason
+            with pytest.raises(StageError):
+                await llm.generate(FAST, SHORT)
+            await until(lambda: llm.ready)
+            assert llm.stage_pid != first
+            assert llm.num_restarts == 1
+            assert len((await llm.generate(FAST, SHORT)).outputs[0].token_ids) == 4
+            assert llm.num_open == 0
+
+    run(scene())
+
+
+def test_a_stage_that_hangs_is_ended() -> None:
+    """A stage whose tick never came back kept its requests, and the server, for ever."""
+
+    async def scene() -> None:
+        async with scripted(in_process=False, hang_s=1.5) as llm:
+            with pytest.raises(StageError, match=r"not answered for 1\.5 s"):
+                await llm.generate({"prompt_token_ids": [HANG]}, SHORT)
+            await until(lambda: llm.ready)
+            assert (await llm.generate(FAST, SHORT)).finished
+
+    run(scene())
+
+
+def test_an_idle_stage_is_not_taken_for_hung() -> None:
+    """A server that nobody asked anything for a while ended its stage."""
+
+    async def scene() -> None:
+        async with scripted(in_process=False, hang_s=1.5) as llm:
+            await asyncio.sleep(2.5)
+            assert llm.num_restarts == 0
+            assert llm.ready
+
+    run(scene())
+
+
+def test_a_stage_that_cannot_start_again_leaves_the_server_unready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Start-up failed in a busy loop, or the server said it was ready; it must come back."""
+    monkeypatch.setattr(stage_keeper, "FIRST_WAIT_S", 0.05)
+    allowed = tmp_path / "allowed"
+    allowed.touch()
+    monkeypatch.setenv(STARTS_FILE, str(allowed))
+
+    async def scene() -> None:
+        async with scripted("build_when_allowed", in_process=False) as llm:
+            allowed.unlink()
+            assert llm.stage_pid is not None
+            os.kill(llm.stage_pid, signal.SIGKILL)
+            await until(lambda: llm.num_restarts >= 3)
+            assert not llm.ready
+            assert "put the file back" in llm.reason
+            with pytest.raises(StageError, match="put the file back"):
+                await llm.generate(FAST, SHORT)
+            allowed.touch()
+            await until(lambda: llm.ready)
+            assert (await llm.generate(FAST, SHORT)).finished
+
+    run(scene())
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    """A stage that keeps ending was started ten times a second, or never again."""
+    pauses = [stage_keeper._pause(n) for n in (1, 2, 3, 50, 5000)]
+    assert pauses == [0.5, 1.0, 2.0, 30.0, 30.0]
+
+
+def test_without_restart_the_reason_stays() -> None:
+    """restart=False was ignored, or left requests waiting."""
+
+    async def scene() -> None:
+        async with scripted(in_process=False, restart=False) as llm:
+            with pytest.raises(StageError):
+                await llm.generate({"prompt_token_ids": [DIE]}, SHORT)
+            await until(lambda: "not restarted" in llm.reason)
+            with pytest.raises(StageError, match="ended with status 7"):
+                await llm.generate(FAST, SHORT)
+            assert (await llm.stats()).slots_used == 0
+
+    run(scene())
+
+
+def test_closing_while_the_stage_starts() -> None:
+    """A server that was stopped while it loaded its model waited for the model first."""
+
+    async def scene() -> None:
+        llm = scripted(in_process=False)
+        starting = asyncio.ensure_future(llm.start())
+        await asyncio.sleep(0.05)
+        await llm.close()
+        with pytest.raises(StageError):
+            await starting
+
+    run(scene())
