@@ -21,8 +21,8 @@ from rlt_core.contract.errors import (
     RequestError,
     StageError,
 )
-from tests.scripted_engine import BROKEN, REFUSE, SLOW
 from tests.app_kit import FAST, SLOWLY, run, scripted, until
+from tests.scripted_engine import BROKEN, REFUSE, SLOW
 
 LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 

@@ -13,8 +13,8 @@ import pytest
 from rlt_core.api import stage_keeper
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.contract.errors import StageError
-from tests.scripted_engine import CRASH, DIE, HANG, STARTS_FILE
 from tests.app_kit import FAST, SLOWLY, run, scripted, until
+from tests.scripted_engine import CRASH, DIE, HANG, STARTS_FILE
 
 LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 SHORT = SamplingParams(max_tokens=4, ignore_eos=True)
