@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -52,9 +53,12 @@ def _url(tmp_path: Path, process: subprocess.Popen[str]) -> str:
 
 def _children(parent: int) -> list[str]:
     """Process ids; none where there is no /proc."""
-    stats = [file.read_text() for file in Path("/proc").glob("[0-9]*/stat")]
-    rows = [(text.split(" ", 1)[0], text.rsplit(")", 1)[1].split()[1]) for text in stats]
-    return [pid for pid, ppid in rows if int(ppid) == parent]
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if int(file.read_text().rsplit(")", 1)[1].split()[1]) == parent:
+                found.append(file.parent.name)
+    return found
 
 
 @pytest.mark.slow

@@ -54,6 +54,8 @@ class AsyncLLM:
     ) -> None:
         if max_waiting is not None and max_waiting < 0:
             raise OptionError("max_waiting", max_waiting, "it must be 0 or more")
+        if hang_s is not None and hang_s <= 0:
+            raise OptionError("hang_s", hang_s, "it must be above 0")
         self._access = open_model(model, tokenizer, **options)
         self._in_process = in_process
         self._name = "demo" if model is None else Path(os.fspath(model)).name or os.fspath(model)

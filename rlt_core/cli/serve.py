@@ -52,6 +52,10 @@ def serve(
     request_timeout: Annotated[
         float, typer.Option(help="Seconds of a request, queue included; 0: no limit.")
     ] = 600.0,
+    hang_timeout: Annotated[
+        float,
+        typer.Option(help="Seconds after which a silent stage is started again; 0: never."),
+    ] = 120.0,
     drain_timeout: Annotated[
         float, typer.Option(help="Seconds that requests in work get when the server ends.")
     ] = 30.0,
@@ -115,6 +119,7 @@ def serve(
         ops=options.parse_ops(op),
         exact=exact is OnOff.ON,
     )
+    engine.update(hang_s=hang_timeout or None)
     server = {name: values[name] for name in _SERVER}
     server.update(
         served_names=tuple(served_model_name or ()),

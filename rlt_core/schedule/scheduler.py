@@ -211,7 +211,8 @@ class Scheduler:
         residency, tick = self._residency, self._tick
         has_targets = False
         for cell in residency.cells.finish(tick):
-            residency.cell_loops[tick - int(cell.rows[0, FIRST_TICK])] += cell.end - cell.start
+            num_rows, num_loops = cell.end - cell.start, tick + 1 - int(cell.rows[0, FIRST_TICK])
+            residency.cell_loops[num_loops - 1] += num_rows
             has_targets |= cell.forced.target is not None
             if not residency.cell_ended(cell, tick):
                 continue
@@ -219,6 +220,8 @@ class Scheduler:
                 flight.scored.append(cell.record)
             else:
                 flight.num_firsts += cell.forced.emits
+                # The row that emits is counted with the outputs.
+                residency.cell_loops[num_loops - 1] -= cell.forced.emits
         if has_targets:
             scored = (rows.last & (rows.target >= 0)).nonzero()[0]
             if len(scored):

@@ -8,6 +8,8 @@ from rlt_core.server.asgi import ASGIApp, Message, Receive, Scope, Send, header_
 from rlt_core.server.errors import ApiError
 from rlt_core.server.settings import ServerSettings
 
+LOGGED_BYTES = 4096
+
 
 class ClientGone(Exception):
     """The client left, or does not take what it is sent."""
@@ -32,6 +34,8 @@ class ClientLimits:
             error.headers["Connection"] = "close"
             await error.response(scope, receive, send)
             return
+        if body is not None and self._settings.log_prompts:
+            scope["state"]["log"]["body"] = body[:LOGGED_BYTES].decode("utf-8", "replace")
         if body is not None:
             await self._app(scope, _after(body, receive), self._timed(send))
 

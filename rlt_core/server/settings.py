@@ -25,8 +25,8 @@ class ServerSettings:
     seconds of one request, queue included; None: no limit. read_timeout_s: a client must have sent
     its whole request by then; write_timeout_s: it must take what it is sent by then. drain_s: what
     requests in work get at the end. tool_parser: how the model writes tool calls, by name; None:
-    as its chat template does. log_prompts: prompts, and messages of faults, which may hold
-    parts of them, go into logs. otlp_endpoint: where spans are sent, if anywhere.
+    as its chat template does. log_prompts: the beginnings of bodies, and messages of faults, which
+    may hold parts of them, go into logs. otlp_endpoint: where spans are sent, if anywhere.
     """
 
     host: str = "127.0.0.1"
