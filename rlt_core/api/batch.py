@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlt_core.api.collector import Collector
+from rlt_core.api.constraint import Constraint
 from rlt_core.api.outputs import Logprob, RequestOutput, Usage
 from rlt_core.api.prompts import check_text_options, read_prompt
 from rlt_core.api.requests import RequestBuilder
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.api.tokenizer import Tokenizer
+from rlt_core.api.turn import Turn
 from rlt_core.contract.errors import RequestError
+from rlt_core.schedule.request import EngineRequest
 
 
 class Entry:
@@ -36,7 +39,14 @@ class Entry:
             end_ids = None if read.turn is None else read.turn.end_ids
             requests = builder.generate(read.tokens, params, request_ids, turn_end_ids=end_ids)
             self.collectors = [
-                Collector(request, params, tokenizer, i, read.turn)
+                Collector(
+                    request,
+                    params,
+                    tokenizer,
+                    i,
+                    read.turn,
+                    constrain(request, params, builder, tokenizer, read.turn),
+                )
                 for i, request in enumerate(requests)
             ]
         except RequestError as error:
@@ -79,6 +89,22 @@ class Entry:
         if self.params.prompt_logprobs is None:
             return None
         return score_tables(self.tokens, self.collectors[0])
+
+
+def constrain(
+    request: EngineRequest,
+    params: SamplingParams,
+    builder: RequestBuilder,
+    tokenizer: Tokenizer | None,
+    turn: Turn | None,
+) -> Constraint | None:
+    """The constraint of an answer, whose request gets its first mask; None where any form does."""
+    if params.structured is None:
+        return None
+    found, request.mask = builder.constraints.start(
+        params.structured, tokenizer, request.stop_ids, turn
+    )
+    return found
 
 
 class Batch:

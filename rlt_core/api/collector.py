@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlt_core.api.constraint import Constraint
 from rlt_core.api.detokenizer import Detokenizer
 from rlt_core.api.outputs import CompletionOutput, Increment, Logprob
 from rlt_core.api.sampling_params import SamplingParams
@@ -20,7 +21,8 @@ class Collector:
     """One engine request on the client's side.
 
     `take` gets its events in order; `done` is set by the finish code, by a stop string, or by a
-    failure. After that nothing changes: tokens behind a stop string are in no record.
+    failure. After that nothing changes: tokens behind a stop string are in no record. constraint:
+    the form that the answer must have, which the owner follows (api.mask_maker).
     """
 
     def __init__(
@@ -30,8 +32,9 @@ class Collector:
         tokenizer: Tokenizer | None,
         index: int = 0,
         turn: Turn | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
-        self.request, self.index = request, index
+        self.request, self.index, self.constraint = request, index, constraint
         self.done = False
         self.error: RequestError | None = None
         self.scores: dict[int, tuple[float, int, int, Alternatives]] = {}

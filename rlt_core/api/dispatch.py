@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from rlt_core.api.collector import Collector
+from rlt_core.api.mask_maker import MaskMaker
 from rlt_core.api.router import Router
 from rlt_core.contract.errors import StageError
 from rlt_core.stage.client import Client
@@ -24,6 +25,7 @@ class Dispatcher:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._router = Router()
+        self._masks = MaskMaker(client.send)
         self._changed = threading.Condition()
         self._reading = False
 
@@ -79,6 +81,7 @@ class Dispatcher:
             self._changed.acquire()
             self._reading = False
             self._changed.notify_all()
-        stopped = self._router.deliver(answers).stopped
-        if stopped:
-            self._client.send(Abort(request_ids=stopped))
+        found = self._router.deliver(answers)
+        if found.stopped:
+            self._client.send(Abort(request_ids=found.stopped))
+        self._masks.put(found.grown)

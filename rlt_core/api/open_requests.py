@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rlt_core.api.collector import Collector
 from rlt_core.api.inbox import Inbox
+from rlt_core.api.mask_maker import MaskMaker
 from rlt_core.api.outputs import Increment
 from rlt_core.api.router import Router
 from rlt_core.contract.errors import RltError, StageError
@@ -29,7 +30,7 @@ class OpenRequests:
     ) -> None:
         self._loop, self._arrived = loop, arrived
         self.lock = threading.Lock()
-        self._router = Router()
+        self._router, self._masks = Router(), MaskMaker(self._forward)
         self._inboxes: dict[int, Inbox] = {}
         self._send: Send | None = None
         self._why_not = "the stage is starting"
@@ -82,7 +83,14 @@ class OpenRequests:
             if found.stopped and self._send is not None:
                 self._send(Abort(request_ids=found.stopped))
             arrivals = [self._arrival(c) for c in dict.fromkeys(found.touched)]
+        self._masks.put(found.grown)
         self._post(arrivals)
+
+    def _forward(self, message: Request) -> None:
+        """Sends masks to the stage, if one is there; another one ignores those of the last."""
+        with self.lock:
+            if self._send is not None:
+                self._send(message)
 
     def _arrival(self, collector: Collector) -> Arrival:
         request_id = collector.request.request_id

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from rlt_core.api.constraints import Constraints
 from rlt_core.api.defaults import GenerationDefaults
 from rlt_core.api.depths import DepthReader
 from rlt_core.api.model_options import OptionReader
@@ -30,6 +31,7 @@ class RequestBuilder:
     def __init__(self, report: StageReport, defaults: GenerationDefaults) -> None:
         self._report, self._defaults = report, defaults
         self._depths, self._options = DepthReader(report), OptionReader(report)
+        self.constraints = Constraints(report.vocab_size)
         self._eos = tuple(dict.fromkeys((*report.eos_token_ids, *defaults.eos_token_ids)))
 
     def generate(
@@ -46,8 +48,6 @@ class RequestBuilder:
         """
         if len(prompt) + 1 > self._report.max_len:
             raise self._too_long("prompt", len(prompt), " and at least 1 output")
-        if params.structured is not None:
-            raise RequestError("structured", "constrained answers are not served yet")
         max_tokens = params.max_tokens or self._report.max_len
         depths = self._depths.read(params, max_tokens)
         num_positions = min(len(prompt) + max_tokens, self._report.max_len)

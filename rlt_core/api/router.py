@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from rlt_core.api.collector import Alternatives, Collector
 from rlt_core.contract.errors import RequestError
 from rlt_core.runtime.batch import F32, I64
-from rlt_core.schedule.request import ERROR, RUNNING, Events
+from rlt_core.schedule.request import ABORT, ERROR, RUNNING, STOP, Events
 from rlt_core.stage.messages import Answer, RequestFailed, Tick
 
 
 @dataclass(slots=True)
 class Delivered:
-    """What a delivery did: the collectors that have news, each once or more often, and the ids of
-    requests that a stop string ended, which the stage must be told to abort."""
+    """What a delivery did: the collectors that have news, each once or more often, the ids of
+    requests that a stop string ended, which the stage must be told to abort, and answers under a
+    grammar that go on, with the token that each grew by, whose next masks must be made."""
 
     touched: list[Collector] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
+    grown: list[tuple[Collector, int]] = field(default_factory=list)
 
 
 class Router:
@@ -69,8 +71,13 @@ class Router:
                 continue  # aborted or stopped; what the ticks in flight still gave is dropped
             if finish == ERROR:
                 text = events.errors.get(request_id, "the engine failed on this request")
+                constraint = collector.constraint
+                text = constraint.error or text if constraint is not None else text
                 self._fail(request_id, RequestError("request", text), found)
                 continue
+            if finish == ABORT and collector.constraint is not None:
+                # A grammar that ends where no token can end the answer.
+                finish = STOP if collector.constraint.complete else ABORT
             wanted = collector.request.num_logprobs
             others = _alternatives(events.top_ids, events.top_logprobs, i, wanted)
             try:
@@ -84,6 +91,8 @@ class Router:
                 found.stopped.append(request_id)
             if collector.done:
                 self._open.pop(request_id, None)
+            elif collector.constraint is not None:
+                found.grown.append((collector, token))
 
     def _take_scores(self, events: Events) -> None:
         for i, request_id in enumerate(events.score_request_id.tolist()):
