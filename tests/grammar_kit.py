@@ -12,7 +12,23 @@ from rlt_core.runtime.batch import I32
 
 EOS, PAD = 0, 1
 # With tokens of several bytes, some texts twice, and one id without a text.
-TEXTS = ("{", '{"', '"', '":', '": ', ",", ", ", '", "', "}", '"}', "[", "]", "true", "null", " ")
+TEXTS: tuple[str, ...] = (
+    "{",
+    '{"',
+    '"',
+    '":',
+    '": ',
+    ",",
+    ", ",
+    '", "',
+    "}",
+    '"}',
+    "[",
+    "]",
+    "true",
+    "null",
+    " ",
+)
 TEXTS += ("name", "age", "ag", "e", "yes", "no", "  ", "\n", "\n  ", "0", "1", "12", "-", ".5", "}")
 TEXTS += ("<think>", "</think>", "</", "think", ">", "> {", "a", "b", "the", " the", "é", "<call>")
 BYTES = tuple(bytes([b]) for b in range(256) if b > 127 or chr(b) not in TEXTS)

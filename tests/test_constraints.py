@@ -231,12 +231,15 @@ def test_a_wrong_token_is_an_error() -> None:
 
 def test_grammars_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request of a schema would compile it anew, or all of them would be kept for ever."""
-    made = Constraints(VOCAB)
-    words, calls = Words(), []
+    made, words = Constraints(VOCAB), Words()
+    calls: list[tuple[Any, ...]] = []
     inner = TokenTrie.__init__
-    monkeypatch.setattr(
-        TokenTrie, "__init__", lambda self, *args: (calls.append(args), inner(self, *args))[1]
-    )
+
+    def watched(self: TokenTrie, *args: Any) -> None:
+        calls.append(args)
+        inner(self, *args)
+
+    monkeypatch.setattr(TokenTrie, "__init__", watched)
     first, _ = made.start(Structured(regex="a+"), words, (EOS,))
     second, _ = made.start(Structured(regex="a+"), words, (EOS,))
     assert first.matcher is not second.matcher
