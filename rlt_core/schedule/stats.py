@@ -14,6 +14,9 @@ from rlt_core.schedule.request import Events
 # Upper bounds of the queue times' buckets, seconds; longer ones fall into a last bucket.
 QUEUE_BOUNDS_S = (0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
+# A count of one tick takes as long as one of several.
+_TICKS_AT_ONCE = 16
+
 
 class EngineStats(msgspec.Struct, kw_only=True):
     """Gauges of this moment, and counters since the stage began.
@@ -64,20 +67,30 @@ class QueueTimes:
 
 
 class OutputDepths:
-    """Counts outputs by exit depth, whole ticks at a time."""
+    """Counts outputs by exit depth, some ticks at a time."""
 
     def __init__(self, max_depth: int) -> None:
         self._counts: I64 = np.zeros(max_depth + 1, np.int64)
+        self._uncounted: list[I64] = []
 
     def count(self, events: Events) -> None:
         """A tick's outputs; entries without a token have depth 0."""
-        self._counts += np.bincount(events.columns[EVENT_DEPTH], minlength=len(self._counts))
+        self._uncounted.append(events.columns[EVENT_DEPTH])
+        if len(self._uncounted) == _TICKS_AT_ONCE:
+            self._settle()
 
     @property
     def outputs(self) -> list[int]:
         """Outputs read at depth 1, 2, ..."""
+        self._settle()
         counts: list[int] = self._counts[1:].tolist()
         return counts
+
+    def _settle(self) -> None:
+        if self._uncounted:
+            depths = np.concatenate(self._uncounted)
+            self._counts += np.bincount(depths, minlength=len(self._counts))
+            self._uncounted.clear()
 
 
 def at_least(counts: list[int]) -> list[int]:
