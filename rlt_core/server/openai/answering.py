@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
@@ -11,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rlt_core.contract.errors import RltError
-from rlt_core.server.context import request_id_of
+from rlt_core.server.context import context_of, note, request_id_of
 from rlt_core.server.disconnect import while_connected
 from rlt_core.server.errors import api_error, internal_error
+from rlt_core.server.logs import log_fault
 from rlt_core.server.openai.events import DONE, EventStream, event, failure
-
-log = logging.getLogger(__name__)
+from rlt_core.server.openai.usage import UsageCounter
 
 
 class Run(Protocol):
@@ -34,6 +33,11 @@ class Run(Protocol):
         """What the answers gain."""
         ...
 
+    @property
+    def used(self) -> UsageCounter:
+        """What it has used so far."""
+        ...
+
     def close(self) -> None:
         """Aborts what still runs."""
         ...
@@ -42,7 +46,7 @@ class Run(Protocol):
 async def answer(run: Run, request: Request, *, stream: bool) -> Response:
     """The response; the run is closed when it ends, or when the client goes (ClientGone)."""
     if not stream:
-        found = await while_connected(request, _whole(run))
+        found = await while_connected(request, _whole(run, request))
         return Response(found.model_dump_json(exclude_unset=True), media_type="application/json")
     try:
         await while_connected(request, run.open())
@@ -52,12 +56,12 @@ async def answer(run: Run, request: Request, *, stream: bool) -> Response:
     return EventStream(_events(run, request))
 
 
-async def _whole(run: Run) -> BaseModel:
+async def _whole(run: Run, request: Request) -> BaseModel:
     try:
         await run.open()
         return await run.whole()
     finally:
-        run.close()
+        _end(run, request)
 
 
 async def _events(run: Run, request: Request) -> AsyncGenerator[bytes, None]:
@@ -68,9 +72,21 @@ async def _events(run: Run, request: Request) -> AsyncGenerator[bytes, None]:
         yield DONE
     except RltError as error:
         yield failure(api_error(error))
-    except Exception:
+    except Exception as error:
         request_id = request_id_of(request)
-        log.exception("stream of %s failed", request_id)
+        log_fault(error, request_id, with_message=context_of(request).settings.log_prompts)
         yield failure(internal_error(request_id))
     finally:
-        run.close()
+        _end(run, request)
+
+
+def _end(run: Run, request: Request) -> None:
+    """Nothing of it goes on; the access log says what it took."""
+    run.close()
+    used = run.used.usage()
+    note(
+        request,
+        prompt_tokens=used.prompt_tokens,
+        completion_tokens=used.completion_tokens,
+        mean_depth=round(used.mean_depth, 3),
+    )

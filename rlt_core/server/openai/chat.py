@@ -77,6 +77,11 @@ class ChatRun:
         if self._body.include_usage:
             yield self._headed(choices=[], usage=self._usage.usage())
 
+    @property
+    def used(self) -> UsageCounter:
+        """What it has used so far."""
+        return self._usage
+
     def close(self) -> None:
         """Aborts what still runs."""
         self._stream.close()
