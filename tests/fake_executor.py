@@ -161,6 +161,10 @@ class FakeExecutor:
             wanted = 0 if self.full else slot.params["loops"]
             assert prompt.exit_at[end - 1] == wanted, prompt.exit_at[start:end]
         assert slot.phase == PROMPT, f"a cell of slot {prompt.slot[start]} in phase {slot.phase}"
+        if not slot.filled and not slot.begun:
+            # Shared pages are read, and every read is checked to be of a written entry.
+            assert position[0] % self.kv.page_size == 0, f"a first cell at {position[0]}"
+            slot.filled = slot.begun = position[0]
         if int(prompt.depth[start]) == 1:
             assert slot.begun == position[0], f"cell at {position[0]}, {slot.begun} have begun"
             slot.begun = position[-1] + 1

@@ -1,4 +1,7 @@
-"""A pool of hashes: what a row reads depends on every page, plane and position before it."""
+"""A pool of hashes: what a row reads depends on every page, plane and position before it.
+
+Slots may share a page in the same place of their tables; nobody writes to it then.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def mix(*values: int) -> int:
 
 
 class FakePool:
-    """Pages and page tables; every access is checked to be of a written entry of the slot's own."""
+    """Pages and page tables; every access is checked to be of a written entry."""
 
     def __init__(self, config: EngineConfig, kv: KVPlan) -> None:
         self._size = kv.page_size
@@ -35,8 +38,9 @@ class FakePool:
             self._pages[page] = [None] * self._size
         self._table[tick.cleared] = 0
         self._table.reshape(-1)[tick.table_at] = tick.table_page
-        held = self._table[self._table != 0]
-        assert len(np.unique(held)) == len(held), "a page is in two places"
+        for page in np.unique(self._table[self._table != 0]).tolist():
+            places = np.argwhere(self._table == page)[:, 1:]
+            assert (places == places[0]).all(), f"page {page} is in two places of a request"
 
     def write(self, slot: int, position: int, plane: int, value: int) -> None:
         """What a loop stores at its own position."""
@@ -74,6 +78,7 @@ class FakePool:
     def _put(self, slot: int, position: int, track: TrackPlaces, plane: int, value: int) -> None:
         for part in range(track.parts):
             page = self._page(slot, position, track.first + plane * track.parts + part)
+            assert np.count_nonzero(self._table == page) == 1, f"shared page {page} is written"
             self._pages[page][position % self._size] = mix(value, part)
 
     def _all(self, slot: int, end: int, row: int) -> int:

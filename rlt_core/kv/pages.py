@@ -3,25 +3,30 @@
 A request holds page columns: column c covers positions c * page_size onwards, with one page for
 each page-table row that the request's phase uses (its planes while the prompt runs, the kept ones
 afterwards, boundary tracks always). So the pages of a slot are exactly rows(kind) x columns,
-where the kind is (phase, loops), and no table is ever searched.
+where the kind is (phase, loops), and no table is ever searched. The first columns of a slot may be
+shared ones: blocks of the prefix cache, which are read and never written.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlt_core.contract.errors import CapacityError
-from rlt_core.kv.page_kinds import padded, page_kinds, row_index
+from rlt_core.kv.free_pages import FreePages
+from rlt_core.kv.page_kinds import page_kinds
 from rlt_core.kv.plan import SENTINEL_PAGE, KVPlan
+from rlt_core.kv.prefix import Block, PrefixCache
+from rlt_core.kv.shared_columns import SharedColumns
+from rlt_core.kv.table_index import TableIndex
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
-B8 = NDArray[np.bool_]
 
 _NONE: I64 = np.zeros(0, np.int64)
 _NO_PAGES: I32 = np.zeros(0, np.int32)
-_MOST_KNOWN, _MOST_IDS = 1024, 1 << 20
 _DECODE, _DROPPED = 1, 2  # a kind is phase * max_depth + loops - 1; the prompt is phase 0
 
 
@@ -46,28 +51,20 @@ class HostPages:
         self.page_limit: I32 = np.zeros(num_slots, np.int32)
         self.columns: I64 = np.zeros(num_slots, np.int64)
         self._flat_table, self._by_slot = self.table.reshape(-1), self.table.reshape(num_slots, -1)
-        # Looked up where they take little memory, which costs half of an addition.
-        ids = np.arange(self.table.size if self.table.size <= _MOST_IDS else 0)
-        self._ids: I64 | None = ids.reshape(num_slots, -1) if len(ids) else None
         self._kind: I64 = np.zeros(num_slots, np.int64)
         self._shift = plan.page_size.bit_length() - 1  # page sizes are powers of two
         self._last_offset = plan.page_size - 1
-        self._base: I64 = np.arange(num_slots) * (plan.table_rows * pages_per_row)
         kinds = page_kinds(plan)
-        self._rows, self._has_row = padded(kinds, pages_per_row)
-        self._rows_of = [row_index(rows) for rows in kinds]
-        self._slot_entries = plan.table_rows * pages_per_row
-        self._offsets = np.arange(self._slot_entries).reshape(-1, pages_per_row)
-        self._known_offsets: dict[tuple[int, int], I64] = {}
-        self._num_rows: I64 = self._has_row.sum(1)
-        self._rng = None if shuffle_seed is None else np.random.default_rng(shuffle_seed)
-        # A stack: entries below num_free are free, the next one given is the topmost.
-        self._stack: I32 = np.arange(num_pages, 0, -1, dtype=np.int32) - 1
-        self.num_free = num_pages - 1
-        if self._rng is not None:
-            self._rng.shuffle(self._stack[: self.num_free])
+        self._index = TableIndex(kinds, num_slots, plan.table_rows, pages_per_row)
+        self.cache = PrefixCache()
+        self._free = FreePages(num_pages, self.cache, shuffle_seed)
+        self.shared = SharedColumns(kinds, num_slots, plan.max_depth, self.cache)
         self._changed: list[I64] = []
-        self._freed: list[I32] = []
+
+    @property
+    def num_free(self) -> int:
+        """Pages that can be had: those that hold nothing, and cached ones that nobody uses."""
+        return self._free.num
 
     @property
     def num_usable(self) -> int:
@@ -87,32 +84,57 @@ class HostPages:
 
     def growth(self, slots: I64) -> I64:
         """Pages of one more column of each slot."""
-        pages: I64 = self._num_rows[self._kind[slots]]
+        pages: I64 = self._index.num_rows[self._kind[slots]]
         return pages
 
-    def can_grow(self, slots: I64, to_positions: I64) -> bool:
-        """Whether all of these slots can be grown together."""
-        if not np.count_nonzero(to_positions > self.page_limit[slots]):
-            return True
-        return int(np.add.reduce(self.pages_needed(slots, to_positions))) <= self.num_free
-
     def admit(
-        self, slot: int, loops: int, to_position: int = 0, *, has_prompt: bool = True
+        self,
+        slot: int,
+        loops: int,
+        to_position: int = 0,
+        *,
+        has_prompt: bool = True,
+        chain: Sequence[Block] = (),
     ) -> None:
         """A slot without pages begins a request of `loops` loops, with its prompt if it has one
-        and with pages for `to_position` positions, which the caller knows to be there."""
+        and with pages for `to_position` positions, which the caller knows to be there; the first
+        columns are those of the blocks of `chain`."""
         assert not self.columns[slot], f"slot {slot} still holds pages"
         kind = loops - 1 if has_prompt else _DECODE * self.plan.max_depth + loops - 1
         self._kind[slot] = kind
-        columns = (to_position + self._last_offset) >> self._shift
-        if columns:
-            if columns > self.pages_per_row:
-                raise self._too_wide(columns)
-            offsets = self._offsets_of(kind, columns)
-            assert len(offsets) <= self.num_free, f"{len(offsets)} pages, {self.num_free} free"
-            self._by_slot[slot][offsets] = self._pop(len(offsets))
-            self.columns[slot], self.page_limit[slot] = columns, columns << self._shift
-            self._changed.append(self._flat(slot, offsets))
+        start = len(chain)
+        columns = max((to_position + self._last_offset) >> self._shift, start)
+        if not columns:
+            return
+        if columns > self.pages_per_row:
+            raise self._too_wide(columns)
+        entries, offsets = self._by_slot[slot], self._index.offsets(kind, columns)
+        if start:
+            assert has_prompt, f"slot {slot} cannot share without a prompt"
+            shared = self._index.offsets(kind, start)
+            entries[shared] = self.shared.take(slot, chain)
+            self._changed.append(self._index.flat(slot, shared))
+            offsets = self._index.offsets(kind, columns, start)
+        assert len(offsets) <= self.num_free, f"{len(offsets)} pages, {self.num_free} free"
+        entries[offsets] = self._free.pop(len(offsets))
+        self.columns[slot], self.page_limit[slot] = columns, columns << self._shift
+        self._changed.append(self._index.flat(slot, offsets))
+
+    def publish(self, slot: int, keys: Sequence[bytes], *, lasting: bool = True) -> None:
+        """The columns behind the shared ones, whose positions are all written, are shared from
+        now on and found by these keys. Of a block that is there already the slot takes the pages
+        and gives back its own, which hold the same."""
+        kind, entries = int(self._kind[slot]), self._by_slot[slot]
+        loops = kind % self.plan.max_depth + 1
+        for key in keys:
+            column = self.shared.count(slot)
+            offsets = self._index.offsets(kind, column + 1, column)
+            own = entries[offsets]
+            pages = self.shared.publish(slot, loops, key, own, lasting=lasting)
+            if pages is not own:
+                entries[offsets] = pages
+                self._changed.append(self._index.flat(slot, offsets))
+                self._free.push(own)
 
     def grow(self, slots: I64, to_positions: I64) -> None:
         """Give distinct slots pages for `to_positions` positions; those that have them keep
@@ -132,10 +154,10 @@ class HostPages:
         start, stop = self.columns.take(slots), self.columns_needed(to_positions)
         if (most := int(stop[stop.argmax()])) > self.pages_per_row:
             raise self._too_wide(most)
-        flat = self._entries(slots, start, stop, self._kind.take(slots))
+        flat = self._index.entries(slots, start, stop, self._kind.take(slots))
         if len(flat) > self.num_free - leaving:
             return False
-        self._flat_table[flat] = self._pop(len(flat))
+        self._flat_table[flat] = self._free.pop(len(flat))
         self._set_columns(slots, stop)
         self._changed.append(flat)
         return True
@@ -146,19 +168,28 @@ class HostPages:
         depth, loops = self.plan.max_depth, int(self._kind[slot])
         if loops >= _DECODE * depth:
             return
-        offsets = self._offsets_of(_DROPPED * depth + loops, int(self.columns[slot]))
+        start, columns = self.shared.count(slot), int(self.columns[slot])
         self._kind[slot] = _DECODE * depth + loops
-        if len(offsets):
-            self._clear(slot, offsets)
-            self._changed.append(self._flat(slot, offsets))
+        offsets = self._index.offsets(_DROPPED * depth + loops, columns)
+        if not len(offsets):
+            return
+        entries = self._by_slot[slot]
+        if start:
+            entries[self._index.offsets(_DROPPED * depth + loops, start)] = SENTINEL_PAGE
+            self._free.push(self.shared.keep(slot))
+        self._clear(slot, self._index.offsets(_DROPPED * depth + loops, columns, start))
+        self._changed.append(self._index.flat(slot, offsets))
 
-    def free(self, slot: int) -> None:
-        """Take all pages of this slot; its request ended or was preempted. The entries are no
-        changes: the device empties the tables of a slot that is cleared."""
-        offsets = self._offsets_of(int(self._kind[slot]), int(self.columns[slot]))
+    def free(self, slot: int, *, ended: bool = True) -> None:
+        """Take all pages of this slot; its request ended or (not `ended`) was preempted. The
+        entries are no changes: the device empties the tables of a slot that is cleared."""
+        kind, columns = int(self._kind[slot]), int(self.columns[slot])
+        start = self.shared.count(slot)
+        self._clear(slot, self._index.offsets(kind, columns, start))
+        if start:
+            self._by_slot[slot][self._index.offsets(kind, start)] = SENTINEL_PAGE
+            self._free.push(self.shared.leave(slot, ended=ended))
         self.columns[slot] = self.page_limit[slot] = 0
-        if len(offsets):
-            self._clear(slot, offsets)
 
     def take_changes(self) -> tuple[I64, I32]:
         """(flat table index, page) of every entry changed since the last call, but for those of
@@ -171,76 +202,45 @@ class HostPages:
 
     def take_freed(self) -> I32:
         """Pages freed since the last call, given again or not: int32 [N]."""
-        if not self._freed:
-            return _NO_PAGES
-        pages = self._freed[0] if len(self._freed) == 1 else np.concatenate(self._freed)
-        self._freed = []
-        return pages
+        return self._free.take_freed()
 
     def check(self) -> None:
-        """Raise AssertionError unless every page is in exactly one place and limits agree."""
-        held = self.table[self.table != SENTINEL_PAGE]
-        every = np.sort(np.concatenate((held, self._stack[: self.num_free])))
+        """Raise AssertionError unless every page is in exactly one place (a shared one in its
+        block), slots hold what their blocks say and limits agree."""
+        every = np.sort(np.concatenate((self._private(), self._free.empty, self.shared.owned())))
         wanted = np.arange(1, self.num_pages)
         assert np.array_equal(every, wanted), f"pages are lost or double: {every}"
+        self.shared.check()
         limits = self.columns * self.plan.page_size
         assert np.array_equal(self.page_limit, limits), f"{self.page_limit} is not {limits}"
         slots = np.arange(len(self.columns))
-        flat = self._entries(slots, np.zeros_like(slots), self.columns, self._kind)
+        flat = self._index.entries(slots, np.zeros_like(slots), self.columns, self._kind)
         rightful = np.zeros(self._flat_table.size, np.bool_)
         rightful[flat] = True
         stray = np.flatnonzero(rightful != (self._flat_table != SENTINEL_PAGE))
         assert not len(stray), f"entries with a page too many or too few: {stray}"
 
-    def _entries(self, slots: I64, start: I64, stop: I64, kind: I64) -> I64:
-        """Flat table indices of the rows of each slot's kind, columns start to stop."""
-        base = (self._base[slots] + start)[:, None] + self._rows.take(kind, 0)
-        has_row, width = self._has_row.take(kind, 0), stop - start
-        most = int(np.maximum.reduce(width, initial=0))
-        if not np.count_nonzero(width != most):
-            base = base[has_row]
-            return base if most == 1 else (base[:, None] + np.arange(most)).ravel()
-        columns = np.arange(most)
-        wanted = has_row[:, :, None] & (columns < width[:, None])[:, None]
-        return (base[:, :, None] + columns)[wanted]
-
-    def _offsets_of(self, kind: int, columns: int) -> I64:
-        """Indices of the first columns of a kind's rows in one slot's table."""
-        offsets = self._known_offsets.get((kind, columns))
-        if offsets is None:
-            offsets = self._offsets[self._rows_of[kind], :columns].ravel()
-            if len(self._known_offsets) == _MOST_KNOWN:
-                self._known_offsets.clear()
-            self._known_offsets[kind, columns] = offsets
-        return offsets
-
-    def _flat(self, slot: int, offsets: I64) -> I64:
-        ids = self._ids
-        flat: I64 = offsets + slot * self._slot_entries if ids is None else ids[slot].take(offsets)
-        return flat
+    def _private(self) -> I32:
+        """The pages that slots hold for themselves; AssertionError unless the others are those of
+        their blocks."""
+        entries = self._by_slot.copy()
+        for slot, row in enumerate(entries):
+            shared = self._index.offsets(int(self._kind[slot]), self.shared.count(slot))
+            wanted = self.shared.pages(slot)
+            assert np.array_equal(row[shared], wanted), f"slot {slot} left its blocks"
+            row[shared] = SENTINEL_PAGE
+        return entries[entries != SENTINEL_PAGE]
 
     def _set_columns(self, slots: I64, columns: I64) -> None:
         self.columns[slots] = columns
         self.page_limit[slots] = columns << self._shift
 
     def _clear(self, slot: int, offsets: I64) -> None:
-        entries = self._by_slot[slot]
-        pages = entries[offsets]
-        entries[offsets] = SENTINEL_PAGE
-        self._freed.append(pages)
-        top, self.num_free = self.num_free, self.num_free + len(pages)
-        if self._rng is None:
-            self._stack[top : self.num_free] = pages
-        else:
-            self._shuffle_in(self._rng, pages, top)
-
-    def _pop(self, count: int) -> I32:
-        top, self.num_free = self.num_free, self.num_free - count
-        return self._stack[self.num_free : top]
-
-    def _shuffle_in(self, rng: np.random.Generator, pages: I32, top: int) -> None:
-        places = rng.integers(0, top + 1, len(pages))
-        self._stack[: self.num_free] = np.insert(self._stack[:top], places, rng.permutation(pages))
+        if len(offsets):
+            entries = self._by_slot[slot]
+            pages = entries[offsets]
+            entries[offsets] = SENTINEL_PAGE
+            self._free.push(pages)
 
     def _too_wide(self, columns: int) -> CapacityError:
         size = self.plan.page_size

@@ -212,6 +212,7 @@ class EngineConfig:
     loops), chunk_size rows of a prompt chunk, page_size positions of a page (divides 128),
     num_pages in the pool (page 0 is the sentinel and counts), max_len positions of a request,
     max_depth loops, ticks_in_flight 1 or 2, debug: poison free pages and shuffle the free list.
+    prefix_cache: written pages stay for later requests.
     Rows that leave wait until min_leave of them do; at most leave_places a tick (0: no limit).
     """
 
@@ -226,6 +227,7 @@ class EngineConfig:
     leave_places: int = 0
     max_logprobs: int = 20
     ticks_in_flight: int = 2
+    prefix_cache: bool = True
     debug: bool = False
     keep_logits: bool = False
 

@@ -89,6 +89,8 @@ class Collector:
             _put_scores(events, out, flight, score_ids)
         if flight.scored:
             self._end_scored(flight)
+        if self._residency.cached:
+            self._put_cached(events)
         return self._with_endings(events) if self._endings else events
 
     def flush(self, tick: int) -> Events:
@@ -160,6 +162,11 @@ class Collector:
     def _end(self, record: Record, finish: int) -> None:
         self._residency.end(record)
         self._endings.append((record.request.request_id, finish))
+
+    def _put_cached(self, events: Events) -> None:
+        found = np.array(self._residency.cached, np.int64)
+        self._residency.cached = []
+        events.cached_request_id, events.cached_positions = found[:, 0], found[:, 1]
 
     def _with_endings(self, events: Events) -> Events:
         if self._endings:

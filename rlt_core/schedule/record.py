@@ -49,6 +49,8 @@ class Record:
     mask_index: its latest mask and the output that it is for. next_start: the first known position
     whose cell has not begun; newest: the cell that began last, while it runs.
     arrived: time.perf_counter() when it came.
+    keys: of the prefix cache, for the whole pages of its known positions, once somebody asked.
+    aside: the key of a block that it waits for, without standing in the queue.
     """
 
     request: EngineRequest
@@ -74,6 +76,8 @@ class Record:
     arrived: float = field(default_factory=time.perf_counter)
     mask: I32 | None = None
     mask_index: int = 0
+    keys: list[bytes] | None = None
+    aside: bytes | None = None
 
     @property
     def resident(self) -> bool:

@@ -90,6 +90,9 @@ class Events(msgspec.Struct, kw_only=True, omit_defaults=True):
     score_top_ids: I64 | None = None
     score_top_logprobs: F32 | None = None
     errors: dict[int, str] = {}
+    # Of requests that begin: positions [M] that were in the prefix cache; 0 is left out.
+    cached_request_id: I64 = _NO_INTS
+    cached_positions: I64 = _NO_INTS
     # Only when EngineConfig.keep_logits: float32 [N, V] and [scored rows, V].
     logits: F32 | None = None
     score_logits: F32 | None = None
@@ -109,6 +112,9 @@ class TickCounts:
     decode_rows: outputs that decode rows gave; early_rows: decode rows whose depth was decided
     below D. max_wait_ticks: the most ticks between two advances (a cell, an output) of a request
     with a slot; max_queue_ticks: the most ticks that one waited for a slot, or got it back after.
+    cache_queries, cache_hits: requests that got a slot, and those of them that began with cached
+    pages; cached_positions: positions in these. cache_evictions: cached pages of positions that
+    were forgotten for their memory. stood_aside: requests that waited for another's prompt.
     """
 
     ticks: int = 0
@@ -124,6 +130,11 @@ class TickCounts:
     aborts_prompt: int = 0
     aborts_decode: int = 0
     aborts_preempted: int = 0
+    cache_queries: int = 0
+    cache_hits: int = 0
+    cached_positions: int = 0
+    cache_evictions: int = 0
+    stood_aside: int = 0
     max_wait_ticks: int = 0
     max_queue_ticks: int = 0
 

@@ -15,9 +15,11 @@ from rlt_core.schedule.forced import Forced, cell_rules, forced_rows
 from rlt_core.schedule.masks import MaskBook
 from rlt_core.schedule.options import ModelOptions
 from rlt_core.schedule.preemption import AHEAD, PageReserve
+from rlt_core.schedule.prefix import Prefixes
 from rlt_core.schedule.prompt_cells import Cell, PromptCells
 from rlt_core.schedule.record import Record, State
 from rlt_core.schedule.request import EngineRequest, TickCounts
+from rlt_core.schedule.siblings import Siblings
 from rlt_core.schedule.slot_table import SlotTable
 from rlt_core.schedule.stats import EngineStats, QueueTimes, at_least
 from rlt_core.schedule.waiting import WaitingQueue
@@ -47,6 +49,9 @@ class Residency:
         )
         self.reserve = PageReserve(self.table, self.pages)
         self.masks = MaskBook(self.table, plan.shape.vocab_size, config.max_depth)
+        self.prefixes = Prefixes(plan, kv, self.pages, on=config.prefix_cache)
+        self._siblings = Siblings()
+        self.cached: list[tuple[int, int]] = []  # (request id, positions) that nobody was told
         self.cells = PromptCells(config.num_places, config.max_len)
         self.waiting = WaitingQueue()
         self.prompts: list[Record] = []
@@ -101,11 +106,15 @@ class Residency:
         self.waiting.push(record)
 
     def place(self, record: Record, tick: int) -> bool:
-        """Give a waiting request a slot and the pages of its prompt; False, and nothing happens,
-        where there are none or residents could not grow afterwards."""
-        forced = record.forced
+        """Give the request at the head of the queue a slot and the pages of its prompt, or let it
+        stand aside while another writes what it begins with; False, and nothing happens, where
+        there are no pages or residents could not grow afterwards."""
+        forced, preempted = record.forced, record.state is State.PREEMPTED
         if forced is None:
             forced = record.forced = self._forced(record)
+        chain = self.prefixes.find(record, forced)
+        if self._stands_aside(record, forced, len(chain)):
+            return True
         drops = forced.rules.drops
         # Without a prompt no position needs the prompt's planes.
         has_prompt = forced.border > 0 or not drops
@@ -113,17 +122,23 @@ class Residency:
         positions = _cover(record, forced)
         # Where planes are dropped after the prompt, what comes then costs less then.
         ahead = positions if drops else min(positions + AHEAD, record.need)
-        if self.reserve.has_plenty(-(-ahead // self.config.page_size) * rows):
+        size = self.config.page_size
+        # Cached pages that nobody uses count as free, until now.
+        idle = sum(block.num_idle for block in chain if not block.users) - len(chain) * rows
+        if self.reserve.has_plenty(-(-ahead // size) * rows + idle):
             positions = ahead
-        elif not self.reserve.leaves_headroom(-(-positions // self.config.page_size) * rows):
+        elif not self.reserve.leaves_headroom(-(-positions // size) * rows + idle):
             return False
         if record.state is State.WAITING:
             self.queue_times.ended(record.arrived)
         self.table.take(record)
         self.masks.place(record)
-        self.pages.admit(record.slot, record.request.loops, positions, has_prompt=has_prompt)
+        loops = record.request.loops
+        self.pages.admit(record.slot, loops, positions, has_prompt=has_prompt, chain=chain)
         self.counts.queued(tick - record.moved)
-        record.moved, record.next_start = tick, 0
+        record.moved, record.next_start = tick, len(chain) * size
+        self._count_cached(record, preempted)
+        self._siblings.begins(record, self._to_write(record, forced))
         self.prompts.append(record)
         self.admitted.append(record)
         return True
@@ -141,6 +156,11 @@ class Residency:
         record.moved = tick
         if record.newest is cell:
             record.newest = None
+        if record.keys:
+            to_write = self._to_write(record, forced)
+            self.prefixes.prompt_done(record, forced, cell.end)
+            num = len(to_write) - len(self._to_write(record, forced))
+            self._wake(self._siblings.ends(record, to_write[:num]))
         if forced.rules.drops and cell.end == forced.border:
             self.pages.drop_planes(record.slot)
             self.table.cap[record.slot] = length
@@ -162,7 +182,9 @@ class Residency:
         assert record is not None, slot
         self.table.save(record)
         self.table.keep_owners()
-        self._retire(record)
+        if self.prefixes.on and record.state is State.DECODE:
+            self.prefixes.leave(record, record.tokens, record.depths, ended=False)
+        self._retire(record, ended=False)
         record.state, record.not_before = State.PREEMPTED, not_before
         self.waiting.push(record)
         self.counts.preemptions += 1
@@ -170,7 +192,10 @@ class Residency:
     def end(self, record: Record) -> None:
         """The request is done: finished, failed or aborted."""
         if record.slot >= 0:
-            self._retire(record)
+            self._leave_pages(record)
+            self._retire(record, ended=True)
+        elif record.aside is not None:
+            self._siblings.withdraw(record)
         else:
             self.waiting.withdraw()
         if record.tables:
@@ -195,8 +220,45 @@ class Residency:
             num_scored=record.num_scored,
         )
 
-    def _retire(self, record: Record) -> None:
+    def _stands_aside(self, record: Record, forced: Forced, have: int) -> bool:
+        """Whether the request left the queue to wait for blocks that residents will write."""
+        if not record.keys or record.state is not State.WAITING:
+            return False
+        found = self._siblings.stands_aside(record, self.prefixes.lacks(record, forced, have))
+        self.counts.stood_aside += found
+        return found
+
+    def _to_write(self, record: Record, forced: Forced) -> list[bytes]:
+        """Keys of the blocks that a resident's prompt is still to write."""
+        if not record.keys:
+            return []
+        have = self.pages.shared.count(record.slot)
+        return record.keys[have : self.prefixes.num_prompt_blocks(forced)]
+
+    def _wake(self, woken: list[Record]) -> None:
+        for record in woken:
+            self.waiting.push(record)
+
+    def _count_cached(self, record: Record, preempted: bool) -> None:
+        self.counts.cache_queries += self.prefixes.on
+        if record.next_start:
+            self.counts.cache_hits += 1
+            self.counts.cached_positions += record.next_start
+            if not preempted:
+                self.cached.append((record.request.request_id, record.next_start))
+
+    def _leave_pages(self, record: Record) -> None:
+        """What others may find of a request that ends."""
+        if not self.prefixes.on or record.state is not State.DECODE:
+            return
+        first = self.table.first_depths(record, self.config.page_size + 1)
+        if self.prefixes.may_leave(record, first):
+            self.prefixes.leave(record, *self.table.outputs(record), ended=True)
+
+    def _retire(self, record: Record, *, ended: bool) -> None:
         slot = record.slot
+        if record.forced is not None:
+            self._wake(self._siblings.ends(record, self._to_write(record, record.forced)))
         if record.state is State.PROMPT:
             self.cells.drop(record)
             self.prompts = [other for other in self.prompts if other is not record]
@@ -204,9 +266,9 @@ class Residency:
             self.admitted.remove(record)
         self.table.release(record)
         self.masks.leave(slot)
-        self.pages.free(slot)
+        self.pages.free(slot, ended=ended)
         self.cleared.append(slot)
-        record.forced = None
+        record.forced = record.keys = None
 
 
 def _cover(record: Record, forced: Forced) -> int:

@@ -63,8 +63,10 @@ class Scheduler:
     @property
     def counts(self) -> TickCounts:
         """What the run contained so far."""
+        counts = self._residency.counts
         self._residency.table.settle()
-        return self._residency.counts
+        counts.cache_evictions = self._residency.pages.cache.evictions
+        return counts
 
     @property
     def records(self) -> Mapping[int, Record]:

@@ -76,11 +76,24 @@ class SlotTable:
         """The record keeps its outputs so far, for a resume in another slot."""
         if record.state is not State.DECODE:
             return
-        self.settle()
-        outputs = slice(record.slot * self._max_len, int(self._cursor[record.slot]))
-        record.tokens = self._tokens[outputs].copy()
-        record.depths = self._depths[outputs].copy()
+        tokens, depths = self.outputs(record)
+        record.tokens, record.depths = tokens.copy(), depths.copy()
         record.moved = int(self._moved[record.slot])
+
+    def outputs(self, record: Record) -> tuple[I32, I32]:
+        """Tokens and depths of a request that decodes, so far."""
+        self.settle()
+        made = slice(record.slot * self._max_len, int(self._cursor[record.slot]))
+        return self._tokens[made], self._depths[made]
+
+    def first_depths(self, record: Record, most: int) -> I32:
+        """The depths of the first outputs of a request that decodes, as many of `most` as are
+        written down: to settle for one request that ends costs more than to write down later."""
+        slot = record.slot
+        if any(slots == slot for slots, _, _ in self._log if isinstance(slots, int)):
+            self.settle()
+        start = slot * self._max_len
+        return self._depths[start : min(int(self._cursor[slot]), start + most)]
 
     def keep_owners(self) -> None:
         """A request is about to lose its slot before its end: what comes of ticks in flight may be

@@ -101,7 +101,7 @@ class Stage:
         events = self._engine.step()
         if events.columns.shape[1]:
             self._depths.count(events)
-        elif not len(events.score_request_id):
+        elif not len(events.score_request_id) and not len(events.cached_request_id):
             return
         self._send(Tick(events=events))
 
