@@ -60,6 +60,7 @@ class Setup:
     ticks_in_flight: int = 2
     max_len: int = MAX_LEN
     graphs: bool = False
+    prefix_cache: bool = True
 
 
 @lru_cache(maxsize=1)
@@ -153,6 +154,7 @@ def build(setup: Setup, model: WeightedModel | None = None) -> Built:
         min_leave=setup.min_leave,
         leave_places=setup.leave_places,
         ticks_in_flight=setup.ticks_in_flight,
+        prefix_cache=setup.prefix_cache,
         debug=True,
         keep_logits=True,
     )

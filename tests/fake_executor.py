@@ -109,6 +109,10 @@ class FakeExecutor:
         if tick.admitted is not None:
             self._admit(tick.admitted)
         self.pool.update(tick)
+        for one in tick.resumed:
+            slot = self.slots[one.slot]
+            assert slot.phase == PROMPT, f"slot {one.slot} resumes in phase {slot.phase}"
+            slot.phase, slot.row = READY, _Row(one.slot, one.token, one.position)
         self._page_limit = tick.page_limit.astype(np.int64)
 
     def _admit(self, new: SlotParams) -> None:

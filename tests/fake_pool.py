@@ -30,10 +30,15 @@ class FakePool:
         self._by_depth = [track for track in kv.tracks if track.per_depth]
         self._boundary = [track for track in kv.tracks if not track.per_depth]
         self._table = np.zeros((config.num_slots, kv.table_rows, config.table_width), np.int64)
+        self._host: dict[int, list[int | None]] = {}
         self._pages: list[list[int | None]] = [[None] * self._size for _ in range(config.num_pages)]
 
     def update(self, tick: TickInput) -> None:
-        """Freed pages lose what they held; then the page tables change."""
+        """Pages go to the host; freed ones lose what they held; the page tables change; others
+        come back."""
+        for copy in tick.swapped_out:
+            for page, place in zip(copy.pages.tolist(), copy.host.tolist(), strict=True):
+                self._host[place] = list(self._pages[page])
         for page in tick.freed_pages.tolist():
             self._pages[page] = [None] * self._size
         self._table[tick.cleared] = 0
@@ -41,6 +46,9 @@ class FakePool:
         for page in np.unique(self._table[self._table != 0]).tolist():
             places = np.argwhere(self._table == page)[:, 1:]
             assert (places == places[0]).all(), f"page {page} is in two places of a request"
+        for one in tick.resumed:
+            for page, place in zip(one.copy.pages.tolist(), one.copy.host.tolist(), strict=True):
+                self._pages[page] = list(self._host[place])
 
     def write(self, slot: int, position: int, plane: int, value: int) -> None:
         """What a loop stores at its own position."""

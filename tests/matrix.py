@@ -60,7 +60,8 @@ def run_meaning(meaning: Row, seed: int, model: WeightedModel | None = None) -> 
     made, wrong = templates(meaning, seed), tuple(anchor(meaning, seed, model))
     if wrong:
         return Alone(requests=made, answers=[], wrong=wrong)
-    built = build(Setup(**meaning, num_slots=1), model)  # type: ignore[arg-type]  # drawn values
+    setup = Setup(**meaning, num_slots=1, prefix_cache=False)  # type: ignore[arg-type]  # as drawn
+    built = build(setup, model)
     answers = [run_alone(built, request) for request in made]
     return Alone(requests=made, answers=answers, wrong=())
 

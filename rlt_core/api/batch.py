@@ -78,6 +78,7 @@ class Entry:
                 prompt_tokens=len(self.tokens),
                 completion_tokens=len(depths),
                 num_loops=sum(depths),
+                cached_tokens=self.collectors[0].cached_tokens if self.collectors else 0,
             ),
             sampling=sampling if seed is None else {**sampling, "seed": seed},
             from_generation_config=builder.from_checkpoint(self.params),

@@ -36,6 +36,7 @@ class Collector:
     ) -> None:
         self.request, self.index, self.constraint = request, index, constraint
         self.done = False
+        self.cached_tokens = 0
         self.error: RequestError | None = None
         self.scores: dict[int, tuple[float, int, int, Alternatives]] = {}
         self._params, self._tokenizer = params, tokenizer

@@ -41,6 +41,7 @@ def stage_config(
     kv_memory: int | None = None,
     kv_pages: int | None = None,
     page_size: int = 16,
+    prefix_cache: bool = True,
     ignore_config: Iterable[str] = (),
     exact: bool = True,
     graphs: bool | None = None,
@@ -51,7 +52,8 @@ def stage_config(
 
     max_num_seqs: resident requests (slots). max_num_tokens: prompt rows in progress. chunk_size:
     rows of one prompt chunk. max_model_len: positions of one request. kv_memory in bytes or
-    kv_pages: the pool. graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
+    kv_pages: the pool. prefix_cache: written pages stay for later requests.
+    graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
     None: the system picks, and reports it in `LLM.notes`.
     """
     values = locals()
@@ -86,6 +88,7 @@ def stage_config(
         max_len=max_model_len,
         kv_memory=kv_memory,
         kv_pages=kv_pages,
+        prefix_cache=prefix_cache,
         debug=debug,
         engine_factory=engine_factory,
     )

@@ -24,7 +24,7 @@ class Usage:
     """Tokens of a request, and the loops its generated ones were read at.
 
     num_loops is the sum of the exit depths, mean_depth their mean (0.0 without a token).
-    cached_tokens: prompt positions whose KV was there already.
+    cached_tokens: those of the prompt whose KV was in the prefix cache when it began.
     """
 
     prompt_tokens: int

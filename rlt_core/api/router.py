@@ -55,12 +55,21 @@ class Router:
         found = Delivered()
         for answer in answers:
             if isinstance(answer, Tick):
+                self._take_cached(answer.events)
                 self._take_scores(answer.events)
                 self._take(answer.events, found)
             elif isinstance(answer, RequestFailed):
                 error = RequestError(answer.field, answer.reason)
                 self._fail(answer.request_id, error, found)
         return found
+
+    def _take_cached(self, events: Events) -> None:
+        if not len(events.cached_request_id):
+            return
+        ids, counts = events.cached_request_id.tolist(), events.cached_positions.tolist()
+        for request_id, positions in zip(ids, counts, strict=True):
+            if (collector := self._open.get(request_id)) is not None:
+                collector.cached_tokens = positions
 
     def _take(self, events: Events, found: Delivered) -> None:
         columns = (events.token, events.depth, events.logprob, events.rank, events.finish)

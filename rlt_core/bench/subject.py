@@ -79,6 +79,8 @@ class Setting:
             graphs=self.graphs,
             page_size=self.page_size,
             num_rows=rows,
+            # The same prompts run again and again, and are to be computed each time.
+            prefix_cache=False,
             ignore_config=self.ignore_config,
         )
 

@@ -68,6 +68,7 @@ def synthetic_plan(
         max_positions=1 << 20,
         dtype="float32",
         tracks=tracks,
+        has_coda_layers=any(track.name == "coda" for track in tracks),
         eos_token_ids=(),
         config=None,
     )

@@ -12,6 +12,8 @@ from rlt_core.cli.output import print_columns, print_json
 from rlt_core.contract.errors import ConflictError, RltError
 from rlt_core.contract.protocols import KVLayout
 from rlt_core.kv.accounting import plan_kv, token_bytes
+from rlt_core.kv.plan import KVPlan
+from rlt_core.kv.prefix import cached_text
 from rlt_core.plugins.explain import plan_dict, plan_rows, plan_words
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Choice, Plan
@@ -102,20 +104,28 @@ def _error_dict(error: RltError) -> dict[str, object]:
 def _kv_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
     for phase, size in _kv_bytes(plan).items():
         yield "KV of a token", f"{size:,} bytes", phase
+    yield "prefix cache", "keeps", cached_text(_kv_plan(plan).tables[_loops(plan) - 1])
 
 
 def _kv_bytes(plan: Plan) -> dict[str, int]:
     """Bytes of KV that a position takes at the model's own loops."""
+    kv, loops = _kv_plan(plan), _loops(plan)
+    return {
+        "while the prompt runs": token_bytes(kv, loops, "prompt"),
+        "afterwards": token_bytes(kv, loops, "decode"),
+    }
+
+
+def _kv_plan(plan: Plan) -> KVPlan:
     layout: KVLayout = load_object(plan.layout.factory)()
-    kv = plan_kv(
+    return plan_kv(
         plan.shape,
         layout,
         page_size=plan.choice.page_size,
         max_depth=plan.max_depth,
         element_bytes=_ELEMENT_BYTES[plan.dtype],
     )
-    loops = min(plan.shape.loops, plan.max_depth)
-    return {
-        "while the prompt runs": token_bytes(kv, loops, "prompt"),
-        "afterwards": token_bytes(kv, loops, "decode"),
-    }
+
+
+def _loops(plan: Plan) -> int:
+    return min(plan.shape.loops, plan.max_depth)

@@ -67,6 +67,13 @@ Graphs = Annotated[
 PageSize = Annotated[
     int, typer.Option("--page-size", help="Positions of a page of KV; a power of 2 up to 128.")
 ]
+PrefixCache = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-cache/--no-prefix-cache",
+        help="Keep written pages of KV for later prompts that begin alike.",
+    ),
+]
 MaxDepth = Annotated[
     int | None,
     typer.Option("--max-depth", help="The most loops of a request; default: the model's own."),

@@ -180,6 +180,12 @@ class HostPages:
         self._clear(slot, self._index.offsets(_DROPPED * depth + loops, columns, start))
         self._changed.append(self._index.flat(slot, offsets))
 
+    def held(self, slot: int, columns: int, start: int = 0) -> I32:
+        """The pages of a slot's columns from `start`, a table row after the other."""
+        offsets = self._index.offsets(int(self._kind[slot]), columns, start)
+        pages: I32 = self._by_slot[slot][offsets]
+        return pages
+
     def free(self, slot: int, *, ended: bool = True) -> None:
         """Take all pages of this slot; its request ended or (not `ended`) was preempted. The
         entries are no changes: the device empties the tables of a slot that is cleared."""
@@ -229,7 +235,8 @@ class HostPages:
             wanted = self.shared.pages(slot)
             assert np.array_equal(row[shared], wanted), f"slot {slot} left its blocks"
             row[shared] = SENTINEL_PAGE
-        return entries[entries != SENTINEL_PAGE]
+        held: I32 = entries[entries != SENTINEL_PAGE]
+        return held
 
     def _set_columns(self, slots: I64, columns: I64) -> None:
         self.columns[slots] = columns

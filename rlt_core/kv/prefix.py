@@ -16,6 +16,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from rlt_core.contract.layouts import LayoutTables
+
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 _NO_PAGES: I32 = np.zeros(0, np.int32)
@@ -136,6 +138,21 @@ class PrefixCache:
         del self._found[block.key]
         block.cached = False
         return block.pages[block.dropped] if block.keepers else block.pages
+
+
+def keeps_outputs(tables: LayoutTables) -> bool:
+    """Whether pages of generated positions can be cached beside those of prompts: both follow one
+    rule, and all planes stay."""
+    return tables.prompt == tables.decode and len(tables.kept) == tables.num_planes
+
+
+def cached_text(tables: LayoutTables) -> str:
+    """What a layout lets the cache hold, for reports."""
+    if keeps_outputs(tables):
+        return "prompts, and outputs that ran to full depth, until their pages are needed"
+    if len(tables.kept) < tables.num_planes:
+        return "prompts, while all their planes are there; the dropped ones count as free"
+    return "prompts, until their pages are needed"
 
 
 def chain_keys(

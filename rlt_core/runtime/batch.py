@@ -141,6 +141,23 @@ class PromptRows(msgspec.Struct, kw_only=True, eq=False):
         return int(self.columns.shape[1])
 
 
+class PageCopy(msgspec.Struct, kw_only=True, eq=False):
+    """pages int32 [N] of the pool and host int64 [N] of the swap space, one for the other."""
+
+    pages: I32
+    host: I64
+
+
+class Resumed(msgspec.Struct, kw_only=True, eq=False):
+    """A preempted request whose pages come back from the host: its slot goes on when they are
+    there, with its last output, `token`, at `position`."""
+
+    slot: int
+    token: int
+    position: int
+    copy: PageCopy
+
+
 class TickInput(msgspec.Struct, kw_only=True, eq=False):
     """Everything the host decides for one tick."""
 
@@ -156,6 +173,9 @@ class TickInput(msgspec.Struct, kw_only=True, eq=False):
     prompt: PromptRows
     num_chunks: int  # chunks of 128 keys that cover the longest row of this tick
     masks: MaskRows | None = None  # those that came since the last tick
+    # pages to be copied to the host, before anything of this tick; and those that come back
+    swapped_out: list[PageCopy] = []
+    resumed: list[Resumed] = []
 
 
 # Rows of TickOutput.columns; the logprob as the bits of a float64.
@@ -212,7 +232,8 @@ class EngineConfig:
     loops), chunk_size rows of a prompt chunk, page_size positions of a page (divides 128),
     num_pages in the pool (page 0 is the sentinel and counts), max_len positions of a request,
     max_depth loops, ticks_in_flight 1 or 2, debug: poison free pages and shuffle the free list.
-    prefix_cache: written pages stay for later requests.
+    prefix_cache: written pages stay for later requests. swap_pages: pages of host memory for those
+    of preempted requests.
     Rows that leave wait until min_leave of them do; at most leave_places a tick (0: no limit).
     """
 
@@ -228,6 +249,7 @@ class EngineConfig:
     max_logprobs: int = 20
     ticks_in_flight: int = 2
     prefix_cache: bool = True
+    swap_pages: int = 0
     debug: bool = False
     keep_logits: bool = False
 

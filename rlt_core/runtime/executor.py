@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.residents import Residents
 from rlt_core.runtime.rope import RopeTables
 from rlt_core.runtime.slots import Slots
+from rlt_core.runtime.swap import SwapCopies
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_inputs import TickInputs
 from rlt_core.runtime.tick_rows import TickTensors
@@ -52,6 +54,7 @@ class Executor:
         self.pool = DevicePool(kv, config.num_pages, self.device, dtype, debug=config.debug)
         policy = _make(plan.policy.factory)
         self.slots = _make_slots(plan, config, kv, policy, self.device)
+        self.swaps = SwapCopies(self.pool, self.slots, config.swap_pages)
         self.emitter = Emitter(self.slots, keep_logits=config.keep_logits)
         attention = _make(plan.attention.factory)
         self.services = Services(
@@ -143,14 +146,22 @@ class Executor:
 
     def _apply(self, tick: TickInput) -> None:
         """What the host changed, in stream order before the tick's work."""
+        for copy in tick.swapped_out:
+            self.swaps.out(copy)
+        if self.swaps.busy:
+            self.swaps.guard(np.concatenate((tick.table_page, tick.freed_pages)))
         if self.config.debug and len(tick.freed_pages):
             self.pool.poison(self._upload(tick.freed_pages))
         if len(tick.cleared):
             self.slots.clear(self._upload(tick.cleared))
+            self.swaps.cleared(tick.cleared)
         if tick.admitted is not None:
             self.slots.admit(tick.admitted)
         if tick.masks is not None:
             self.slots.make_masks().put(tick.masks)
+        for resumed in tick.resumed:
+            self.swaps.back(resumed)
+        self.swaps.arrive()
 
     def _apply_pages(self, tick: TickInput) -> None:
         """Page tables and limits, after that."""

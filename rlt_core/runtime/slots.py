@@ -146,6 +146,11 @@ class Slots:
         self._admit_penalties(new, at)
         self._admit_bias(new, at)
 
+    def resume(self, slot: Tensor, token: Tensor, position: Tensor) -> None:
+        """Admitted requests whose pages came back go on: int64 [N] each."""
+        self.phase.index_fill_(0, slot, READY)
+        self.token[slot], self.position[slot] = token, position
+
     def row_params(self, slot: Tensor, position: Tensor) -> Mapping[str, Tensor]:
         """Policy parameters of rows: slot, position int64 [R] -> {name: [R]}."""
         out = {name: values[slot] for name, values in self.scalar_params.items()}

@@ -89,7 +89,7 @@ class Collector:
             _put_scores(events, out, flight, score_ids)
         if flight.scored:
             self._end_scored(flight)
-        if self._residency.cached:
+        if self._residency.sharing.told:
             self._put_cached(events)
         return self._with_endings(events) if self._endings else events
 
@@ -164,8 +164,8 @@ class Collector:
         self._endings.append((record.request.request_id, finish))
 
     def _put_cached(self, events: Events) -> None:
-        found = np.array(self._residency.cached, np.int64)
-        self._residency.cached = []
+        found = np.array(self._residency.sharing.told, np.int64)
+        self._residency.sharing.told = []
         events.cached_request_id, events.cached_positions = found[:, 0], found[:, 1]
 
     def _with_endings(self, events: Events) -> Events:

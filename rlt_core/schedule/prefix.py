@@ -28,7 +28,7 @@ import numpy as np
 
 from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import KVPlan
-from rlt_core.kv.prefix import Block, chain_keys
+from rlt_core.kv.prefix import Block, chain_keys, keeps_outputs
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import I32, I64
 from rlt_core.schedule.forced import Forced
@@ -44,10 +44,7 @@ class Prefixes:
         self._salt = (plan.model.id, plan.layout.id, plan.exit_mode, plan.dtype)
         self._full, self._hides = plan.exit_mode == "full", kv.hides
         self._reads_coda = self._full and plan.shape.has_coda_layers
-        self._one_rule = [
-            tables.prompt == tables.decode and len(tables.kept) == tables.num_planes
-            for tables in kv.tables
-        ]
+        self._outputs = [keeps_outputs(tables) for tables in kv.tables]
 
     def find(self, record: Record, forced: Forced) -> list[Block]:
         """The blocks that the request begins with. At least one of its positions, and every one
@@ -93,10 +90,10 @@ class Prefixes:
         have, length = self._pages.shared.count(slot), len(request.prompt) + len(tokens) - 1
         if not len(tokens) or length // size <= have:
             return
-        if record.chains or not self._one_rule[request.loops - 1]:
+        if record.chains or not self._outputs[request.loops - 1]:
             return
         start = have * size
-        known = np.concatenate((request.prompt, tokens[:-1]))[start:length]
+        known = np.concatenate((request.prompt, tokens[:-1].astype(np.int64)))[start:length]
         at = self._output_depths(request, depths)[start:]
         early = (at != request.loops).nonzero()[0]
         whole = int(early[0]) // size if len(early) else len(known) // size
@@ -129,7 +126,7 @@ class Prefixes:
             most = min(most, end - 1)
         elif record.request.kind == "score":
             most = min(most, end - self._reads_coda)
-        elif not self._one_rule[forced.loops - 1]:
+        elif not self._outputs[forced.loops - 1]:
             most = min(most, end)
         if forced.target is not None:
             wanted = (forced.target >= 0).nonzero()[0]

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from rlt_core.schedule.prompt_cells import Cell
 
 
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """Host pages int64 [table rows, columns] with what a request's page table held."""
+
+    pages: I64
+
+
 class State(IntEnum):
     """Where a request stands. GONE: finished, failed or aborted; nothing more comes of it."""
 
@@ -50,7 +57,8 @@ class Record:
     whose cell has not begun; newest: the cell that began last, while it runs.
     arrived: time.perf_counter() when it came.
     keys: of the prefix cache, for the whole pages of its known positions, once somebody asked.
-    aside: the key of a block that it waits for, without standing in the queue.
+    aside: the key of a block that it waits for, without standing in the queue. swapped: its pages,
+    while it is preempted and they wait in host memory.
     """
 
     request: EngineRequest
@@ -78,6 +86,7 @@ class Record:
     mask_index: int = 0
     keys: list[bytes] | None = None
     aside: bytes | None = None
+    swapped: Swapped | None = None
 
     @property
     def resident(self) -> bool:

@@ -115,6 +115,7 @@ class TickCounts:
     cache_queries, cache_hits: requests that got a slot, and those of them that began with cached
     pages; cached_positions: positions in these. cache_evictions: cached pages of positions that
     were forgotten for their memory. stood_aside: requests that waited for another's prompt.
+    swaps: preemptions whose pages went to host memory.
     """
 
     ticks: int = 0
@@ -135,6 +136,7 @@ class TickCounts:
     cached_positions: int = 0
     cache_evictions: int = 0
     stood_aside: int = 0
+    swaps: int = 0
     max_wait_ticks: int = 0
     max_queue_ticks: int = 0
 

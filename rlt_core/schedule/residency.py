@@ -19,9 +19,10 @@ from rlt_core.schedule.prefix import Prefixes
 from rlt_core.schedule.prompt_cells import Cell, PromptCells
 from rlt_core.schedule.record import Record, State
 from rlt_core.schedule.request import EngineRequest, TickCounts
-from rlt_core.schedule.siblings import Siblings
+from rlt_core.schedule.sharing import Sharing
 from rlt_core.schedule.slot_table import SlotTable
 from rlt_core.schedule.stats import EngineStats, QueueTimes, at_least
+from rlt_core.schedule.swapping import Swapping
 from rlt_core.schedule.waiting import WaitingQueue
 
 DEBUG_SHUFFLE_SEED = 0
@@ -49,11 +50,11 @@ class Residency:
         )
         self.reserve = PageReserve(self.table, self.pages)
         self.masks = MaskBook(self.table, plan.shape.vocab_size, config.max_depth)
-        self.prefixes = Prefixes(plan, kv, self.pages, on=config.prefix_cache)
-        self._siblings = Siblings()
-        self.cached: list[tuple[int, int]] = []  # (request id, positions) that nobody was told
+        self.swapping = Swapping(self.pages, config.swap_pages, config.ticks_in_flight)
         self.cells = PromptCells(config.num_places, config.max_len)
         self.waiting = WaitingQueue()
+        prefixes = Prefixes(plan, kv, self.pages, on=config.prefix_cache)
+        self.sharing = Sharing(prefixes, self.table, self.pages, self.counts, self.waiting.push)
         self.prompts: list[Record] = []
         self.cleared: list[int] = []
         self.admitted: list[Record] = []
@@ -77,10 +78,16 @@ class Residency:
             slots_used=num_slots - len(self.table.free),
             num_slots=num_slots,
             num_prompts=len(self.prompts) + len(self.cells.running),
-            num_waiting=self.waiting.num,
+            num_waiting=self.waiting.num + self.sharing.num_aside,
             pages_used=pages.num_usable - pages.num_free,
             pages_free=pages.num_free,
             pages_total=pages.num_usable,
+            pages_cached=pages.cache.num_idle,
+            cache_queries=counts.cache_queries,
+            cache_hits=counts.cache_hits,
+            cached_positions=counts.cached_positions,
+            swapped_out=self.swapping.num_out,
+            swapped_in=self.swapping.num_back,
             ticks=counts.ticks,
             preemptions=counts.preemptions,
             aborts=counts.aborts_waiting
@@ -109,17 +116,18 @@ class Residency:
         """Give the request at the head of the queue a slot and the pages of its prompt, or let it
         stand aside while another writes what it begins with; False, and nothing happens, where
         there are no pages or residents could not grow afterwards."""
-        forced, preempted = record.forced, record.state is State.PREEMPTED
+        forced, first = record.forced, record.state is State.WAITING
         if forced is None:
             forced = record.forced = self._forced(record)
-        chain = self.prefixes.find(record, forced)
-        if self._stands_aside(record, forced, len(chain)):
-            return True
+        swapped = record.swapped is not None
         drops = forced.rules.drops
+        chain = self.sharing.find(record, forced)
+        if chain is None:
+            return True
         # Without a prompt no position needs the prompt's planes.
-        has_prompt = forced.border > 0 or not drops
+        has_prompt = not drops or (forced.border > 0 and not swapped)
         rows = record.pages_prompt if has_prompt else record.pages_kept
-        positions = _cover(record, forced)
+        positions = _cover(record, forced, swapped=swapped)
         # Where planes are dropped after the prompt, what comes then costs less then.
         ahead = positions if drops else min(positions + AHEAD, record.need)
         size = self.config.page_size
@@ -137,10 +145,12 @@ class Residency:
         self.pages.admit(record.slot, loops, positions, has_prompt=has_prompt, chain=chain)
         self.counts.queued(tick - record.moved)
         record.moved, record.next_start = tick, len(chain) * size
-        self._count_cached(record, preempted)
-        self._siblings.begins(record, self._to_write(record, forced))
-        self.prompts.append(record)
+        self.sharing.placed(record, forced, first=first)
         self.admitted.append(record)
+        if swapped:
+            self._bring_back(record, len(chain))
+        else:
+            self.prompts.append(record)
         return True
 
     @property
@@ -156,11 +166,7 @@ class Residency:
         record.moved = tick
         if record.newest is cell:
             record.newest = None
-        if record.keys:
-            to_write = self._to_write(record, forced)
-            self.prefixes.prompt_done(record, forced, cell.end)
-            num = len(to_write) - len(self._to_write(record, forced))
-            self._wake(self._siblings.ends(record, to_write[:num]))
+        self.sharing.cell_ended(record, forced, cell.end)
         if forced.rules.drops and cell.end == forced.border:
             self.pages.drop_planes(record.slot)
             self.table.cap[record.slot] = length
@@ -182,8 +188,8 @@ class Residency:
         assert record is not None, slot
         self.table.save(record)
         self.table.keep_owners()
-        if self.prefixes.on and record.state is State.DECODE:
-            self.prefixes.leave(record, record.tokens, record.depths, ended=False)
+        if self.swapping.leave(record):
+            self.counts.swaps += 1
         self._retire(record, ended=False)
         record.state, record.not_before = State.PREEMPTED, not_before
         self.waiting.push(record)
@@ -192,12 +198,12 @@ class Residency:
     def end(self, record: Record) -> None:
         """The request is done: finished, failed or aborted."""
         if record.slot >= 0:
-            self._leave_pages(record)
             self._retire(record, ended=True)
         elif record.aside is not None:
-            self._siblings.withdraw(record)
+            self.sharing.withdraw(record)
         else:
             self.waiting.withdraw()
+        self.swapping.forget(record)
         if record.tables:
             self.options.tables.release(record.tables)
         record.state = State.GONE
@@ -220,45 +226,16 @@ class Residency:
             num_scored=record.num_scored,
         )
 
-    def _stands_aside(self, record: Record, forced: Forced, have: int) -> bool:
-        """Whether the request left the queue to wait for blocks that residents will write."""
-        if not record.keys or record.state is not State.WAITING:
-            return False
-        found = self._siblings.stands_aside(record, self.prefixes.lacks(record, forced, have))
-        self.counts.stood_aside += found
-        return found
-
-    def _to_write(self, record: Record, forced: Forced) -> list[bytes]:
-        """Keys of the blocks that a resident's prompt is still to write."""
-        if not record.keys:
-            return []
-        have = self.pages.shared.count(record.slot)
-        return record.keys[have : self.prefixes.num_prompt_blocks(forced)]
-
-    def _wake(self, woken: list[Record]) -> None:
-        for record in woken:
-            self.waiting.push(record)
-
-    def _count_cached(self, record: Record, preempted: bool) -> None:
-        self.counts.cache_queries += self.prefixes.on
-        if record.next_start:
-            self.counts.cache_hits += 1
-            self.counts.cached_positions += record.next_start
-            if not preempted:
-                self.cached.append((record.request.request_id, record.next_start))
-
-    def _leave_pages(self, record: Record) -> None:
-        """What others may find of a request that ends."""
-        if not self.prefixes.on or record.state is not State.DECODE:
-            return
-        first = self.table.first_depths(record, self.config.page_size + 1)
-        if self.prefixes.may_leave(record, first):
-            self.prefixes.leave(record, *self.table.outputs(record), ended=True)
+    def _bring_back(self, record: Record, start: int) -> None:
+        """The request decodes at once: its pages come from the host."""
+        position = self.swapping.resume(record, start)
+        record.forced = None
+        self.table.begin_decode(record, position)
+        self.reserve.follow(record.slot, position, record.need)
 
     def _retire(self, record: Record, *, ended: bool) -> None:
         slot = record.slot
-        if record.forced is not None:
-            self._wake(self._siblings.ends(record, self._to_write(record, record.forced)))
+        self.sharing.leave(record, ended=ended)
         if record.state is State.PROMPT:
             self.cells.drop(record)
             self.prompts = [other for other in self.prompts if other is not record]
@@ -271,12 +248,12 @@ class Residency:
         record.forced = record.keys = None
 
 
-def _cover(record: Record, forced: Forced) -> int:
+def _cover(record: Record, forced: Forced, *, swapped: bool) -> int:
     """Positions that get pages at admission: all forced ones and the next input's.
 
     Where planes are dropped after the prompt, the prompt's alone.
     """
-    if forced.rules.drops and forced.border:
+    if forced.rules.drops and forced.border and not swapped:
         return min(forced.border, record.need)
     if record.request.kind == "score":
         return record.need

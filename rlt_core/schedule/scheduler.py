@@ -181,6 +181,7 @@ class Scheduler:
         # Before the planes of prompts that end here are dropped: this tick still reads them.
         changes, freed = residency.pages.take_changes(), residency.pages.take_freed()
         admitted = self._params.build(residency.admitted) if residency.admitted else None
+        swapped_out, resumed = residency.swapping.take()
         tick = TickInput(
             tick=self._tick,
             decode_slots=decode,
@@ -193,6 +194,8 @@ class Scheduler:
             prompt=rows,
             num_chunks=num_chunks,
             masks=residency.masks.take_new(),
+            swapped_out=swapped_out,
+            resumed=resumed,
         )
         residency.cleared, residency.admitted = [], []
         residency.counts.ticks += 1

@@ -17,6 +17,11 @@ class Siblings:
         self._writer: dict[bytes, Record] = {}
         self._aside: dict[bytes, list[Record]] = {}
 
+    @property
+    def num_aside(self) -> int:
+        """Requests that stand aside."""
+        return sum(map(len, self._aside.values()))
+
     def stands_aside(self, record: Record, keys: Sequence[bytes]) -> bool:
         """Whether a request without a slot that lacks these blocks waits for others to write them:
         it does where that saves it half of them."""

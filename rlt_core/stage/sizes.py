@@ -16,6 +16,7 @@ from rlt_core.kv.accounting import (
     page_rows,
 )
 from rlt_core.kv.plan import KVPlan
+from rlt_core.kv.prefix import cached_text
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import EngineConfig
 from rlt_core.runtime.options import room_places
@@ -66,6 +67,7 @@ def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
         max_depth=plan.max_depth,
         min_leave=_min_leave(plan, num_slots),
         ticks_in_flight=config.ticks_in_flight,
+        prefix_cache=config.prefix_cache,
         debug=config.debug,
         keep_logits=config.keep_logits,
     )
@@ -73,6 +75,11 @@ def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
         f"{num_slots} requests at once, {num_rows} prompt rows in progress, chunks of {chunk_size}"
     )
     notes.append(str(room))
+    notes.append(
+        f"prefix cache: {cached_text(kv.tables[min(plan.shape.loops, plan.max_depth) - 1])}"
+        if config.prefix_cache
+        else "prefix cache: off"
+    )
     return Sizes(engine=engine, capacity=room, notes=tuple(notes))
 
 

@@ -1,0 +1,96 @@
+"""Preempted requests whose pages wait in host memory, over the fake device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlt_core.kv.swap import SwapSpace
+from rlt_core.schedule.record import State
+from tests.host_runs import Answer, HostRun, alone, random_requests
+from tests.test_prefix_cache import CHOICES, IDS, request, tokens
+
+
+def test_swap_space_gives_each_page_once() -> None:
+    """A host page given twice mixes two requests; a full space says so."""
+    space = SwapSpace(5)
+    first, second = space.take(3), space.take(2)
+    assert first is not None
+    assert second is not None
+    assert sorted([*first, *second]) == list(range(5))
+    assert space.take(1) is None
+    space.give_back(first)
+    again = space.take(3)
+    assert again is not None
+    assert sorted(again) == sorted(first)
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=IDS)
+@pytest.mark.parametrize("num_outputs", [1, 3, 14])
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_a_swapped_request_goes_on_where_it_was(
+    choice: dict[str, Any], num_outputs: int, prefix_cache: bool
+) -> None:
+    """No position is computed again: no prompt row after the resume; the unfinished token begins
+    at depth 1; outputs in flight when it lost its slot are kept (CASES A97)."""
+    run = HostRun(**choice, swap_pages=200, prefix_cache=prefix_cache)
+    own = request(0, tokens(10), 20)
+    run.add(own)
+    while len(run.answers.get(0, Answer()).outputs) < num_outputs:
+        run.step()
+    run.scheduler.preempt(0)
+    assert run.scheduler.records[0].state is State.PREEMPTED
+    rows: list[int] = []
+    submit = run.device.submit
+
+    def watched(tick: Any) -> None:
+        rows.append(len(tick.prompt))
+        submit(tick)
+
+    run.device.submit = watched  # type: ignore[method-assign]  # watched
+    run.finish()
+    assert run.counts.swaps == 1
+    assert not any(rows)
+    assert run.answers[0] == alone(own, prefix_cache=False, **choice)
+
+
+def test_a_full_swap_space_means_computing_again() -> None:
+    """What does not fit is recomputed, and what was swapped gives its host pages back."""
+    run = HostRun(swap_pages=60)
+    asked = [request(i, tokens(10, i), 20) for i in range(3)]
+    run.add(*asked)
+    while min(len(run.answers.get(i, Answer()).outputs) for i in range(3)) < 2:
+        run.step()
+    for i in range(3):
+        run.scheduler.preempt(i)
+    assert run.counts.swaps == 2
+    run.finish()
+    assert [run.answers[i] for i in range(3)] == [alone(r, prefix_cache=False) for r in asked]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=IDS)
+def test_random_preemptions_with_little_host_memory(choice: dict[str, Any], seed: int) -> None:
+    """Swapped, recomputed, aborted while swapped, swapped twice in a row, ended by an output that
+    was in flight: each request gets what it gets alone, and all host pages come back."""
+    rng = np.random.default_rng(seed)
+    requests = random_requests(rng, 10)
+    sizes: dict[str, Any] = {"num_slots": 3, "chunk_size": 4, "num_places": 12, "swap_pages": 90}
+    run = HostRun(**choice, **sizes, prefix_cache=bool(rng.integers(2)))
+    run.add(*requests)
+    while run.engine.has_work:
+        live = list(run.scheduler.records)
+        if live and rng.random() < 0.3:
+            run.scheduler.preempt(live[int(rng.integers(len(live)))])
+        if live and rng.random() < 0.02:
+            run.abort(live[int(rng.integers(len(live)))])
+        run.step()
+        run.scheduler.pages.check()
+    run.finish()
+    print(run.counts)
+    space = run.scheduler._residency.swapping.space
+    assert space.num_free == space.num_pages
+    for one in requests:
+        if one.request_id not in run.aborted:
+            assert run.answers[one.request_id] == alone(one, prefix_cache=False, **choice), one
