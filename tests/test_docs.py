@@ -167,11 +167,12 @@ def test_pages_use_the_glossary() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", TUTORIALS)
+@pytest.mark.parametrize("name", [*TUTORIALS, "docs/serving.md"])
 def test_python_blocks_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the examples; those of a page share their names, as a reader would run them. The
     stage runs in this process, which the stage's own tests show to be the same code."""
     monkeypatch.setattr("rlt_core.api.llm.StageClient", LocalClient)
+    monkeypatch.setattr("rlt_core.api.async_llm.StageClient", lambda config, _: LocalClient(config))
     names: dict[str, object] = {}
     # The README's plugin is a file of its own; the transcripts run it.
     blocks = [b for b in _blocks("python", PAGES[name]) if not b.startswith("# rlt_")]
