@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -292,7 +291,7 @@ def test_the_grammar_begins_behind_a_think_block() -> None:
     assert NAMED[b"<think>"] not in allowed(first)
 
 
-def test_forced_text_is_written_as_the_tokenizer_would(tmp_path: Path) -> None:
+def test_forced_text_is_written_as_the_tokenizer_would() -> None:
     """Forced text in tokens that the tokenizer would not choose is text the model never saw; a
     tokenizer that puts a space in front would put it into the answer."""
     trie = TokenTrie(Words(), VOCAB)
@@ -305,7 +304,24 @@ def test_forced_text_is_written_as_the_tokenizer_would(tmp_path: Path) -> None:
 
     spaced = TokenTrie(Spaced(), VOCAB)
     assert spaced.tokens(b"name") == [NAMED[b"name"]]
-    assert TokenTrie(Words([b"<eos>", b"a"]), 2).tokens(b"ab") == [1]
+
+
+def test_a_vocabulary_may_lack_bytes() -> None:
+    """A byte that no token writes alone was taken for written: the answer began without it."""
+    names = Words([b"<eos>", b" Ann", b"Ann", b" has "])
+    for pattern, tokens in (
+        (" Ann| Bob", [1]),
+        (" Ann has ?", [1, 3]),
+        ("Ann has  Ann", [2, 3, 1]),
+    ):
+        constraint, words = start(Structured(regex=pattern), names, vocab=4)
+        for token in tokens:
+            assert allowed(words) == [token]
+            constraint.take(token)
+            (words,) = next_masks([constraint])
+        assert allowed(words) == [EOS]
+    trie = TokenTrie(names, 4)
+    assert (trie.single("Ann"), trie.single("A"), trie.lacks_bytes) == (2, None, True)
 
 
 def test_several_at_once_are_as_one_by_one(seed: int) -> None:

@@ -28,6 +28,7 @@ from rlt_core.stage.local import LocalClient
 from rlt_core.stage.messages import (
     Abort,
     AddRequests,
+    Masks,
     Ping,
     Pong,
     Ready,
@@ -102,6 +103,24 @@ def test_messages_survive_the_wire() -> None:
     plain = {n: v for n, v in vars_of(request).items() if not isinstance(v, np.ndarray)}
     assert plain == {n: v for n, v in vars_of(got).items() if not isinstance(v, np.ndarray)}
     got.prompt[0] = 9  # the scheduler may write into what it received
+
+
+def test_masks_survive_the_wire() -> None:
+    """Words with the sign bit set; a request without masks came to have an empty one."""
+    words = np.array([[-1, 1 << 30], [0, -(1 << 31)]], np.int32)
+    message = Masks(request_id=np.array([7, 2**40]), index=np.array([0, 3]), words=words)
+    back = decode_request(encode(message))
+    assert isinstance(back, Masks)
+    assert (back.request_id.tolist(), back.index.tolist()) == ([7, 2**40], [0, 3])
+    assert back.words.dtype == np.int32
+    assert back.words.tolist() == words.tolist()
+    asked = [EngineRequest(request_id=i, prompt=np.array([1]), mask=m) for i, m in enumerate(words)]
+    plain = EngineRequest(request_id=3, prompt=np.array([1]))
+    sent = decode_request(encode(AddRequests(requests=[*asked, plain])))
+    assert isinstance(sent, AddRequests)
+    *masked, other = sent.requests
+    assert [m.mask.tolist() for m in masked if m.mask is not None] == words.tolist()
+    assert other.mask is None
 
 
 def vars_of(request: EngineRequest) -> dict[str, Any]:

@@ -59,8 +59,8 @@ class Constraint:
             self._fail(f"token {token} is not of the grammar ({_first(self.matcher)})")
 
     def settle(self, words: I32) -> I32:
-        """The mask int32 [num_words] from what the grammar allows, which is num_words(V + 1)
-        words; of no meaning where it does not ask the grammar."""
+        """The mask int32 [num_words] from what the grammar allows, which has a bit for each of the
+        trie's ids; of no meaning where it does not ask the grammar."""
         vocab = self._trie.vocab_size
         if self.error:
             return np.zeros(num_words(vocab), np.int32)
@@ -70,7 +70,7 @@ class Constraint:
             self._fail(_first(self.matcher))
             return np.zeros(num_words(vocab), np.int32)
         ends = bool(words[vocab // WORD_BITS] >> (vocab % WORD_BITS) & 1)
-        words[vocab // WORD_BITS] &= ~_bit(vocab)
+        words[vocab // WORD_BITS] &= (1 << vocab % WORD_BITS) - 1
         words = words[: num_words(vocab)]
         if ends:
             np.bitwise_or.at(words, self._stop_ids // WORD_BITS, _bits(self._stop_ids))
@@ -106,7 +106,7 @@ def next_masks(constraints: Sequence[Constraint], executor: LLExecutor | None = 
     """The masks of the next tokens of these answers, int32 [N, num_words]; those that have
     nothing to allow say why in `error` or `complete`. executor: works on several at once."""
     trie = constraints[0]._trie
-    width = num_words(trie.vocab_size + 1)
+    width = num_words(trie.size)
     words = np.zeros((len(constraints), width), np.int32)
     asking = [(c.matcher, i) for i, c in enumerate(constraints) if c.asks_grammar]
     if executor is not None and len(asking) > 1:

@@ -12,16 +12,17 @@ if TYPE_CHECKING:
 
 END = b"<end of the grammar>"
 # Bytes that occur in text; many vocabularies have no others.
-_UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
+_UTF8 = tuple(bytes([byte]) for byte in (*range(0xC0), *range(0xC2, 0xF5)))
 
 
 class TokenTrie:
-    """The tokens of a vocabulary of V, and one more, id V: the end of a grammar, which is no token
-    of the model. What really ends an answer is the request's own.
+    """The tokens of a vocabulary of V, and behind them what is no token of the model: id V, the end
+    of a grammar (what really ends an answer is the request's own), and the bytes that no token
+    writes alone. The library must be able to write all text: what it cannot, it takes for written.
 
-    special: the special tokens by their text. lacks_bytes: some text cannot be written in these
-    tokens, and some grammars not be followed to their end. RequestError where a token's bytes
-    depend on the token before it: no grammar can tell then what a token would write.
+    special: the special tokens by their text. size: all of these ids. lacks_bytes: some text cannot
+    be written by the model, and some grammars not be followed to their end. RequestError where a
+    token's bytes depend on the token before it: no grammar can tell then what it would write.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
@@ -39,21 +40,25 @@ class TokenTrie:
             for token, piece in reversed(list(enumerate(pieces)))
             if piece and token not in special
         }
-        self.lacks_bytes = any(bytes([byte]) not in self._ids for byte in _UTF8)
-        self._longest = max(map(len, self._ids), default=0)
-        self.lib = self._library(pieces, sorted(t for t in special if t < vocab_size))
+        lacking = [piece for piece in _UTF8 if piece not in self._ids]
+        self.lacks_bytes, self.size = bool(lacking), vocab_size + 1 + len(lacking)
+        self._ids.update({piece: vocab_size + 1 + i for i, piece in enumerate(lacking)})
+        self._longest = max(map(len, self._ids))
+        self.lib = self._library(
+            [*pieces, END, *lacking], sorted({vocab_size, *(t for t in special if t < vocab_size)})
+        )
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token."""
         return self._tokenizer.piece(None, token)
 
     def single(self, text: str) -> int | None:
-        """The token, special or not, that writes exactly this text."""
-        return self.special.get(text, self._ids.get(text.encode()))
+        """The token of the model, special or not, that writes exactly this text."""
+        found = self.special.get(text, self._ids.get(text.encode(), self.size))
+        return found if found < self.vocab_size else None
 
     def tokens(self, data: bytes) -> list[int]:
-        """Tokens that write these bytes, as the tokenizer itself would where that is possible; as
-        far as the vocabulary reaches."""
+        """Tokens that write these bytes, as the tokenizer itself would where that is possible."""
         try:
             text = data.decode("utf-8")
             encode = getattr(self._tokenizer, "encode_rendered", self._tokenizer.encode)
@@ -72,7 +77,7 @@ class TokenTrie:
             lengths = range(min(self._longest, len(data) - at), 0, -1)
             length = next((n for n in lengths if data[at : at + n] in self._ids), 0)
             if not length:
-                break
+                break  # a byte that occurs in no text
             found.append(self._ids[data[at : at + length]])
             at += length
         return found
@@ -80,16 +85,16 @@ class TokenTrie:
     def _library(self, pieces: list[bytes], special: list[int]) -> LLTokenizer:
         from llguidance import LLTokenizer, TokenizerWrapper
 
-        return LLTokenizer(TokenizerWrapper(_Wrapped(self.tokens, pieces, special)))
+        wrapped = _Wrapped(self.tokens, pieces, special, end=self.vocab_size)
+        return LLTokenizer(TokenizerWrapper(wrapped))
 
 
 class _Wrapped:
     """What llguidance's TokenizerWrapper asks for."""
 
-    def __init__(self, tokens: Any, pieces: list[bytes], special: list[int]) -> None:
-        end = len(pieces)
+    def __init__(self, tokens: Any, pieces: list[bytes], special: list[int], end: int) -> None:
         self.eos_token_id, self.bos_token_id = end, None
-        self.tokens, self.special_token_ids = [*pieces, END], [*special, end]
+        self.tokens, self.special_token_ids = pieces, special
         self._tokens = tokens
 
     def __call__(self, data: bytes) -> list[int]:

@@ -73,6 +73,11 @@ def run(
         int | None,
         typer.Option(help="Of the sampling; without model and prompt also the problem's number."),
     ] = None,
+    json_schema: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|TEXT", help="Answers are JSON of this schema, and no other."),
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="Answers match this, whole.")] = None,
     logprobs: Annotated[
         int | None, typer.Option(help="Alternatives shown per token, 0 to 20 (with --json).")
     ] = None,
@@ -126,6 +131,7 @@ def run(
     problem number --seed of its held-out file, and the expected answer is printed beside its own.
     """
     values = dict(locals())
+    from rlt_core.cli.run_form import read_form
     from rlt_core.cli.run_request import RunRequest, read_ids
 
     request = RunRequest(
@@ -145,6 +151,7 @@ def run(
         exact=exact is OnOff.ON,
     )
     request.params.update(n=num_answers, stop=stop or (), extra=options.parse_extra(extra))
+    request.params.update(structured=read_form(json_schema, regex))
     if trace is not None:
         request.params.update(trace=read_ids("--trace", trace))
     if stop_token_ids is not None:
