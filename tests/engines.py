@@ -61,6 +61,7 @@ class Setup:
     max_len: int = MAX_LEN
     graphs: bool = False
     prefix_cache: bool = True
+    swap_pages: int = 0
 
 
 @lru_cache(maxsize=1)
@@ -155,6 +156,7 @@ def build(setup: Setup, model: WeightedModel | None = None) -> Built:
         leave_places=setup.leave_places,
         ticks_in_flight=setup.ticks_in_flight,
         prefix_cache=setup.prefix_cache,
+        swap_pages=setup.swap_pages,
         debug=True,
         keep_logits=True,
     )

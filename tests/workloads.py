@@ -57,6 +57,7 @@ SCHEDULE: dict[str, tuple[object, ...]] = {
     "pool": ("large", "tiny"),
     "ticks_in_flight": (1, 2),
     "prefix_cache": (True, False),
+    "swap_pages": (0, 40, 1000),
     "aborts": (False, True),
     "leave": ((1, 0), (2, 1), (3, 2)),  # min_leave, leave_places
 }

@@ -42,6 +42,7 @@ def stage_config(
     kv_pages: int | None = None,
     page_size: int = 16,
     prefix_cache: bool = True,
+    swap_memory: int | None = None,
     ignore_config: Iterable[str] = (),
     exact: bool = True,
     graphs: bool | None = None,
@@ -53,12 +54,15 @@ def stage_config(
     max_num_seqs: resident requests (slots). max_num_tokens: prompt rows in progress. chunk_size:
     rows of one prompt chunk. max_model_len: positions of one request. kv_memory in bytes or
     kv_pages: the pool. prefix_cache: written pages stay for later requests.
+    swap_memory: bytes of host memory for pages of preempted requests, 0: they are computed again.
     graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
     None: the system picks, and reports it in `LLM.notes`.
     """
     values = locals()
     for name in _POSITIVE:
         _check_positive(name, values[name])
+    if swap_memory != 0:  # for none
+        _check_positive("swap_memory", swap_memory)
     if kv_memory is not None and kv_pages is not None:
         reason = f"kv_memory {kv_memory} is given too, and only one of them can size the pool"
         raise OptionError("kv_pages", kv_pages, reason)
@@ -89,6 +93,7 @@ def stage_config(
         kv_memory=kv_memory,
         kv_pages=kv_pages,
         prefix_cache=prefix_cache,
+        swap_memory=swap_memory,
         debug=debug,
         engine_factory=engine_factory,
     )

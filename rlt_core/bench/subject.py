@@ -81,6 +81,7 @@ class Setting:
             num_rows=rows,
             # The same prompts run again and again, and are to be computed each time.
             prefix_cache=False,
+            swap_memory=0,
             ignore_config=self.ignore_config,
         )
 

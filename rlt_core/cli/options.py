@@ -74,6 +74,13 @@ PrefixCache = Annotated[
         help="Keep written pages of KV for later prompts that begin alike.",
     ),
 ]
+SwapMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--swap-memory",
+        help="Bytes of host memory for preempted requests; 0: they are computed again.",
+    ),
+]
 MaxDepth = Annotated[
     int | None,
     typer.Option("--max-depth", help="The most loops of a request; default: the model's own."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlt_core.contract.protocols import PromptMode, PromptView
+from rlt_core.schedule.ageing import AGE_TICKS
 from rlt_core.schedule.forced import Forced
 from rlt_core.schedule.prompt_cells import Cell
 from rlt_core.schedule.record import Record
@@ -26,14 +27,18 @@ class CellStarter:
         self._chunk_size = min(config.chunk_size, config.num_places)
 
     def start(self, budget: int, tick: int) -> None:
-        """Begin cells for prompts: first in priority, then longest unserved."""
+        """Begin cells for prompts: first those that were passed by for AGE_TICKS, then by
+        priority, then the longest unserved."""
         residency, cells = self._residency, self._residency.cells
         if not residency.prompts:
             return
         waiting: list[Record] = []
         order = residency.prompts
         if len(order) > 1:
-            order = sorted(order, key=lambda r: (r.request.priority, r.moved, r.serial))
+            starved = tick - AGE_TICKS
+            order = sorted(
+                order, key=lambda r: (r.moved > starved, r.request.priority, r.moved, r.serial)
+            )
         free = min(cells.num_free, budget - (cells.num_places - cells.num_free))
         for record in order:
             forced = record.forced

@@ -54,14 +54,20 @@ class PageReserve:
         if self._pages.page_limit[slot] < min(position + AHEAD + 1, cap):
             self.due = 0
 
-    def leaves_headroom(self, num_pages: int) -> bool:
+    def leaves_headroom(self, num_pages: int, num_preempted: int = 0) -> bool:
         """Whether, after `num_pages` of the free ones, every resident that may grow can do so
-        once."""
-        left, table = self._pages.num_free - num_pages, self._table
-        if left >= self._most_growth:
+        once; twice, four times and so on for a request that was preempted once, twice and so on.
+
+        So a request loses its slot as many times as its longest neighbour's columns can be halved,
+        and not whenever a neighbour grows by a page.
+        """
+        left, table, pages = self._pages.num_free - num_pages, self._table, self._pages
+        most = 1 << min(num_preempted, 20)
+        if left >= self._most_growth * most:
             return True
-        grows = (table.need > self._pages.page_limit) & (table.owner >= 0)
-        return left >= int(self._pages.growth(grows.nonzero()[0]).sum())
+        grows = ((table.need > pages.page_limit) & (table.owner >= 0)).nonzero()[0]
+        columns = pages.columns_needed(table.need[grows]) - pages.columns[grows]
+        return left >= int((np.minimum(columns, most) * pages.growth(grows)).sum())
 
     def victim(self) -> int:
         """The slot to give up first: last in priority, then the latest arrival."""

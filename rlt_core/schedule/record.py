@@ -45,8 +45,8 @@ def _none() -> I32:
 class Record:
     """A request and its state.
 
-    serial: arrival number, never used again. rank: who goes first: the smaller priority number,
-    then the earlier arrival. max_position: positions it may fill, the last output's included.
+    serial: arrival number, never used again. rank: who goes first (schedule.ageing), then the
+    earlier arrival. max_position: positions it may fill, the last output's included.
     need: positions whose KV it may ever hold. pages_prompt, pages_kept: pages that one page of
     positions takes before and after the prompt. tokens, depths, moved: the outputs and the tick
     of the last advance, up to date only while the request does not decode (the slot's arrays hold
@@ -87,6 +87,7 @@ class Record:
     keys: list[bytes] | None = None
     aside: bytes | None = None
     swapped: Swapped | None = None
+    num_preempted: int = 0
 
     @property
     def resident(self) -> bool:

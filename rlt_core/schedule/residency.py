@@ -11,6 +11,7 @@ from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import EngineConfig
 from rlt_core.schedule.admission import Intake
+from rlt_core.schedule.ageing import aged_priority
 from rlt_core.schedule.forced import Forced, cell_rules, forced_rows
 from rlt_core.schedule.masks import MaskBook
 from rlt_core.schedule.options import ModelOptions
@@ -106,6 +107,7 @@ class Residency:
         self.masks.check(request)
         record = self._intake.record(request, self._serial)
         record.moved, record.mask = tick, request.mask
+        record.rank = (aged_priority(request.priority, tick), record.serial)
         record.forced = self._forced(record)
         self._serial += 1
         self.records[request.request_id] = record
@@ -135,7 +137,9 @@ class Residency:
         idle = sum(block.num_idle for block in chain if not block.users) - len(chain) * rows
         if self.reserve.has_plenty(-(-ahead // size) * rows + idle):
             positions = ahead
-        elif not self.reserve.leaves_headroom(-(-positions // size) * rows + idle):
+        elif not self.reserve.leaves_headroom(
+            -(-positions // size) * rows + idle, record.num_preempted
+        ):
             return False
         if record.state is State.WAITING:
             self.queue_times.ended(record.arrived)
@@ -193,6 +197,7 @@ class Residency:
         self._retire(record, ended=False)
         record.state, record.not_before = State.PREEMPTED, not_before
         self.waiting.push(record)
+        record.num_preempted += 1
         self.counts.preemptions += 1
 
     def end(self, record: Record) -> None:

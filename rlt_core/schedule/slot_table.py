@@ -52,7 +52,7 @@ class SlotTable:
         slot = self.free.popleft()
         record.slot, record.state = slot, State.PROMPT
         self.owner[slot], self.request_id[slot] = record.serial, record.request.request_id
-        self.priority[slot], self.need[slot] = record.request.priority, record.need
+        self.priority[slot], self.need[slot] = record.rank[0], record.need
         self.records[slot] = record
         # Those that had no owner yet come first.
         self._counts.slots_reused += self._num_taken >= len(self.records)

@@ -15,6 +15,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     num_slots: resident requests. num_rows: prompt rows in progress (each keeps its place for all
     its loops). chunk_size: rows of one prompt chunk. max_len: positions of one request.
     kv_memory (bytes) or kv_pages: the pool. prefix_cache: written pages stay for later requests.
+    swap_memory: bytes of host memory for the pages of preempted requests, 0 for none.
     random_weights: the seed of weights that are drawn, so
     that the model folder needs a config.json alone. engine_factory: "package.module:function" that
     takes this config and returns a BuiltEngine; tests put their own there.
@@ -43,6 +44,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kv_memory: int | None = None
     kv_pages: int | None = None
     prefix_cache: bool = True
+    swap_memory: int | None = None
     ticks_in_flight: int = 2
     debug: bool = False
     keep_logits: bool = False

@@ -28,6 +28,8 @@ KV_BYTES = 2 << 30
 # On a GPU: what is left free of its memory, for what ticks hold for a while.
 RESERVE_BYTES = 2 << 30
 KV_SHARE = 0.92
+# Of the host, for pages of preempted requests, at most.
+SWAP_BYTES = 4 << 30
 # (total bytes of a GPU from which they hold, resident requests, prompt rows of a tick)
 GPU_ROWS = ((64 << 30, 256, 2048), (20 << 30, 128, 1024), (0, 64, 512))
 CPU_ROWS = (64, 256)
@@ -68,6 +70,7 @@ def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
         min_leave=_min_leave(plan, num_slots),
         ticks_in_flight=config.ticks_in_flight,
         prefix_cache=config.prefix_cache,
+        swap_pages=_swap_pages(config, kv, num_pages, notes),
         debug=config.debug,
         keep_logits=config.keep_logits,
     )
@@ -120,6 +123,24 @@ def _num_pages(
     rows = len(page_rows(kv, kv.max_depth, "prompt"))
     most = 1 + num_slots * rows * -(-longest // kv.page_size)
     return min(most, num_pages_for_budget(kv, budget))
+
+
+def _swap_pages(config: StageConfig, kv: KVPlan, num_pages: int, notes: list[str]) -> int:
+    """Host pages for preempted requests: asked for, or a quarter of the pool, as far as an eighth
+    of the free memory of the host and SWAP_BYTES allow. It is pinned for a GPU, hence the limits:
+    nobody else can use it."""
+    budget = config.swap_memory
+    if budget is None:
+        share = min(num_pages * kv.page_bytes // 4, SWAP_BYTES)
+        budget = min(share, _free_memory("cpu") // 8)
+    swap_pages = min(budget // kv.page_bytes, 4 * num_pages)
+    size = f"{swap_pages * kv.page_bytes / 2**20:,.1f} MiB of host memory"
+    notes.append(
+        f"preempted requests: {size}, then computed again"
+        if swap_pages
+        else "preempted requests are computed again"
+    )
+    return swap_pages
 
 
 def _max_len(config: StageConfig, plan: Plan, room: Capacity, notes: list[str]) -> int:
