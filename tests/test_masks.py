@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from rlt_core.contract.errors import RequestError
+from rlt_core.runtime.batch import I32, I64
 from rlt_core.runtime.mask_rows import allows_any, num_words
 from rlt_core.runtime.masks import SlotMasks
-from rlt_core.schedule.request import ABORT, ERROR, EngineRequest
+from rlt_core.schedule.request import ABORT, ERROR, LENGTH, EngineRequest
 from tests.engines import Answer, Built, Setup, build, greedy, load_model, run_together
 from tests.masked_runs import MaskedRun, allowed_after, late, masked
 from tests.test_captured_ticks import captured, same, watch_padding
@@ -62,7 +63,23 @@ def alone(setup: Setup, asked: list[EngineRequest]) -> dict[int, Answer]:
     found: dict[int, Answer] = {}
     for request in asked:
         found |= run_masked(built, [request])
+        check_allowed(setup, request, found[request.request_id])
     return found
+
+
+def check_allowed(setup: Setup, request: EngineRequest, answer: Answer) -> None:
+    """Every token is one that its mask allows, and where nothing else counts the likeliest."""
+    assert answer.finish == LENGTH, answer
+    assert len(answer.tokens) == NUM_OUTPUTS
+    if request.mask is None:
+        return
+    vocab = load_model(setup.model)[0].vocab_size
+    for i, token in enumerate(answer.tokens):
+        allowed = allowed_after(request.request_id, answer.tokens[:i], vocab)
+        assert allowed[token], (request.request_id, i)
+        if not (request.temperature or request.logit_bias):
+            best = np.where(allowed, answer.logits[i], -np.inf).argmax()
+            assert token == best, (request.request_id, i)
 
 
 def assert_same(found: dict[int, Answer], wanted: dict[int, Answer]) -> None:
@@ -76,16 +93,6 @@ def test_a_schedule_changes_nothing(setup: Setup, seed: int) -> None:
     reaches. In a cohort the rest waits, and goes on."""
     asked = requests(setup, seed)
     wanted = alone(setup, asked)
-    vocab = load_model(setup.model)[0].vocab_size
-    for request in asked:
-        answer = wanted[request.request_id]
-        for i, token in enumerate(answer.tokens):
-            allowed = allowed_after(request.request_id, answer.tokens[:i], vocab)
-            assert request.mask is None or allowed[token], (request.request_id, i)
-            plain = not (request.temperature or request.logit_bias)
-            if request.mask is not None and plain:
-                best = np.where(allowed, answer.logits[i], -np.inf).argmax()
-                assert token == best, (request.request_id, i)
     for most_delay in (0, 4):
         assert_same(run_masked(build(setup), asked, most_delay, seed), wanted)
 
@@ -119,8 +126,9 @@ def test_preemption_keeps_masks(seed: int) -> None:
     setup = Setup(model="ouro_b", policy="gate", num_slots=3, chunk_size=5)
     asked = requests(setup, seed)
     wanted = alone(setup, asked)
-    for every in (1, 2):
-        draw, built = random.Random(f"{seed} {every}"), build(setup)
+    for swap_pages in (0, 200):
+        setup = replace(setup, swap_pages=swap_pages, prefix_cache=swap_pages > 0)
+        draw, built = random.Random(f"{seed} {swap_pages}"), build(setup)
         run = MaskedRun(built, delay=late(seed, 6))
         run.add(asked)
 
@@ -131,7 +139,25 @@ def test_preemption_keeps_masks(seed: int) -> None:
         run.calls = preempt
         assert_same(run.finish(), wanted)
         assert built.engine.counts.preemptions > 0
+        assert (built.engine.counts.swaps > 0) == (swap_pages > 0)
         assert_empty(built)
+
+
+def test_an_old_mask_is_ignored(seed: int) -> None:
+    """A mask that comes again, or one that was overtaken, put in place of the latest: the row
+    would wait for ever, or draw under it."""
+    setup = Setup(model="ouro_b", policy="gate", num_slots=3)
+    asked = requests(setup, seed)
+    wanted, built = alone(setup, asked), build(setup)
+    put = built.engine.put_masks
+
+    def again(request_id: I64, index: I64, words: I32) -> None:
+        put(request_id, index, words)
+        put(request_id, index - 1, np.roll(words, 1, 1) | 1)
+        put(request_id, index, words | 1)
+
+    built.engine.put_masks = again  # type: ignore[method-assign]  # an unsteady client
+    assert_same(run_masked(built, asked, 2, seed), wanted)
 
 
 def test_a_tiny_pool_changes_nothing(seed: int) -> None:
