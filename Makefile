@@ -3,12 +3,14 @@
 #   make run        set up, then answer a problem with the demo model
 #   make test       set up, then the whole test suite      make test-fast   without the slow tests
 #   make check      lint, format, types, generated docs    make docs        write generated docs
+#   make test-server  schemathesis and lm-eval against a server
 #   make test-gpu   the tests that need a CUDA device      make bench       host work per tick
 #   make wheels     five wheels and five sdists in dist/   make setup       only the set-up
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.rlt-installed
+TOOLS_STAMP := $(VENV)/.rlt-server-tests
 TORCH ?= torch==2.13.0
 # Two processes, on machines with more cores too: each may need a gigabyte. JOBS=8 for more.
 JOBS ?= 2
@@ -22,7 +24,7 @@ DOCS := $(wildcard README.md docs/*.md)
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: setup run test test-fast test-gpu check format docs bench wheels clean
+.PHONY: setup run test test-fast test-server test-gpu check format docs bench wheels clean
 
 setup: $(STAMP)
 
@@ -30,10 +32,14 @@ run: $(STAMP)
 	$(VENV)/bin/rlt run --seed 0
 
 test: $(STAMP)
-	$(PYTEST)
+	$(PYTEST) -m "not server"
 
 test-fast: $(STAMP)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not server"
+
+# Foreign tools that speak to a server; they are large, and installed when first asked for.
+test-server: $(TOOLS_STAMP)
+	$(PY) -m pytest -m server tests/server_tools
 
 test-gpu: $(STAMP)
 	$(PY) -m pytest -m gpu
@@ -73,4 +79,8 @@ $(PY):
 $(STAMP): pyproject.toml $(PLUGINS:%=%/pyproject.toml) | $(PY)
 	$(PY) -m pip install --quiet "pip>=22.3" "$(TORCH)"
 	$(PY) -m pip install --quiet --editable ".[dev]" $(PLUGINS:%=--editable %)
+	@touch $@
+
+$(TOOLS_STAMP): $(STAMP)
+	$(PY) -m pip install --quiet --editable ".[server-tests]"
 	@touch $@

@@ -56,7 +56,7 @@ SHARED: dict[str, tuple[Any, dict[str, Any]]] = {
     "top_p": (0.5, {"top_p": 0.5}),
     "top_k": (-1, {"top_k": -1}),
     "min_p": (0.25, {"min_p": 0.25}),
-    "n": (3, {"n": 3}),
+    "n": (3.0, {"n": 3}),  # JSON has one kind of number
     "seed": (7, {"seed": 7}),
     "stop": ("END", {"stop": ("END",)}),
     "stop_token_ids": ([3, 4], {"stop_token_ids": (3, 4)}),
@@ -172,6 +172,7 @@ BAD_SHARED: list[tuple[dict[str, Any], str]] = [
     ({"n": 0}, "n"),
     ({"n": True}, "n"),
     ({"n": 1.5}, "n"),
+    ({"repetition_penalty": 5e-324}, "repetition_penalty"),
     ({"seed": -1}, "seed"),
     ({"seed": 2**63}, "seed"),
     ({"stop": ""}, "stop"),

@@ -34,7 +34,7 @@ def build(params: SamplingParams, defaults: Any = None, **changes: Any) -> Engin
         *[("n", value) for value in (0, -1, 1.0, True, None, 10**9)],
         *[("max_tokens", value) for value in (0, -1, 2.5, True, math.inf)],
         *[("seed", value) for value in (-1, 2**63, 0.5, True)],
-        *[("repetition_penalty", value) for value in (0, -1, math.nan, False)],
+        *[("repetition_penalty", value) for value in (0, -1, 1e-40, math.nan, False)],
         *[("presence_penalty", value) for value in (2.1, math.inf, True, None, "x")],
         *[("frequency_penalty", value) for value in (-2.1, math.nan)],
         *[("logprobs", value) for value in (-1, 21, True, 0.5)],

@@ -93,6 +93,9 @@ class SamplingParams:
             raise RequestError(
                 "temperature", f"{self.temperature} is below 0.001; 0 asks for greedy decoding"
             )
+        if self.repetition_penalty is not None and 0 < self.repetition_penalty < 0.01:
+            reason = f"{self.repetition_penalty} is below 0.01: logits would overflow"
+            raise RequestError("repetition_penalty", reason)
         for name in ("top_p", "repetition_penalty"):
             if getattr(self, name) == 0:
                 raise RequestError(name, "0 is out of range: it must be above 0")

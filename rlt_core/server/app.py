@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -17,6 +18,7 @@ from rlt_core.server.context import ServerContext
 from rlt_core.server.key_guard import KeyGuard
 from rlt_core.server.metrics import ServerMetrics
 from rlt_core.server.openai import routes, tokens
+from rlt_core.server.openai.served_ranges import with_served_ranges
 from rlt_core.server.request_log import RequestLog
 from rlt_core.server.settings import ServerSettings
 from rlt_core.server.tool_calls.formats import named_format
@@ -33,6 +35,14 @@ ROUTERS = (
 )
 
 
+class RltApp(FastAPI):
+    """Its OpenAPI says what the engine behind it takes."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The schema, as /openapi.json gives it."""
+        return with_served_ranges(super().openapi(), self.state.context)
+
+
 def create_app(llm: AsyncLLM, settings: ServerSettings) -> FastAPI:
     """The application. Starts and ends nothing: `llm` may be started before or after, and is
     unready till then. It counts what passes through `llm`. RltError for a tool parser that is not
@@ -41,7 +51,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings) -> FastAPI:
     metrics = ServerMetrics(names[0])
     llm.observe(metrics)
     # No /docs: its page loads scripts from another host.
-    app = FastAPI(title="rlt", version=metadata.version("rlt-core"), docs_url=None, redoc_url=None)
+    app = RltApp(title="rlt", version=metadata.version("rlt-core"), docs_url=None, redoc_url=None)
     parser = settings.tool_parser
     app.state.context = ServerContext(
         llm=llm,

@@ -12,7 +12,7 @@ from rlt_core.api.structured import Structured
 from rlt_core.contract.errors import RequestError
 from rlt_core.server.openai.messages import Message
 from rlt_core.server.openai.sampling_fields import SamplingFields
-from rlt_core.server.openai.schema import Count, JsonTable, Part, Refused, Text
+from rlt_core.server.openai.schema import WHOLE, Count, JsonTable, Part, Refused, Text
 from rlt_core.server.openai.tools import NamedTool, ToolChoice, ToolParam, Tools
 
 Key = Annotated[str, Field(max_length=64)]
@@ -71,7 +71,7 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: Count | None = None
     max_tokens: Annotated[Count, Field(description="The older name.")] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
     response_format: ResponseFormat | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None

@@ -11,7 +11,7 @@ from rlt_core.api.prompts import Prompt
 from rlt_core.api.sampling_params import MAX_LOGPROBS, SamplingParams
 from rlt_core.contract.errors import RequestError
 from rlt_core.server.openai.sampling_fields import SamplingFields
-from rlt_core.server.openai.schema import MAX_INT, Refused, TokenId
+from rlt_core.server.openai.schema import MAX_INT, WHOLE, Refused, TokenId
 
 Text = Annotated[str, Field(min_length=1)]
 Ids = Annotated[list[TokenId], Field(min_length=1)]
@@ -42,10 +42,10 @@ class CompletionRequest(SamplingFields):
     }
 
     prompt: Prompts
-    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT), WHOLE] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=128), WHOLE] | None = None
     suffix: Refused
 
     @property

@@ -17,6 +17,7 @@ from rlt_core.contract.errors import RequestError
 from rlt_core.server.openai.schema import (
     MAX_INT,
     MAX_STOPS,
+    WHOLE,
     Body,
     Count,
     JsonTable,
@@ -96,13 +97,13 @@ class SamplingFields(Body):
     model: Text | None = Field(default=None, description="A served name; left out: the only one.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    n: Annotated[int, Field(ge=1, le=128), WHOLE] | None = None
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED), WHOLE] | None = None
     temperature: Temperature | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[Bias, Field(max_length=MAX_BIAS)] | None = None
@@ -113,7 +114,7 @@ class SamplingFields(Body):
     skip_special_tokens: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     user: Text | None = Field(default=None, description="Yours; it changes nothing in the answer.")
-    priority: Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_INT, le=MAX_INT), WHOLE] | None = None
     exit_policy: Annotated[Text, Field(description="The engine's own, or fixed.")] | None = None
     exit_threshold: float | None = None
     exit_params: dict[str, float] | None = None

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from rlt_core.contract.errors import RequestError
 
@@ -53,6 +53,11 @@ def _unknown(name: str, known: Mapping[str, object]) -> str:
     return f"is no field of this route{hint}"
 
 
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 1.0 is an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _json_table(table: dict[str, Any]) -> dict[str, Any]:
     """What a template or a grammar writes out again must be JSON and Unicode."""
     try:
@@ -64,9 +69,11 @@ def _json_table(table: dict[str, Any]) -> dict[str, Any]:
 
 # The bound makes pydantic look whether it is Unicode text: half a surrogate pair is none.
 Text = Annotated[str, Field(max_length=2**28)]
+# Behind the range, which would else not be in the schema.
+WHOLE = BeforeValidator(_whole)
 JsonTable = Annotated[dict[str, Any], AfterValidator(_json_table)]
-TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
-Count = Annotated[int, Field(ge=1, le=MAX_INT)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT), WHOLE]
+Count = Annotated[int, Field(ge=1, le=MAX_INT), WHOLE]
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LEN)]
 # Temperatures in between would divide logits past what float32 holds.
