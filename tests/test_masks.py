@@ -14,7 +14,9 @@ from rlt_core.contract.errors import RequestError
 from rlt_core.runtime.batch import I32, I64
 from rlt_core.runtime.mask_rows import allows_any, num_words
 from rlt_core.runtime.masks import SlotMasks
-from rlt_core.schedule.request import ABORT, ERROR, LENGTH, EngineRequest
+from rlt_core.schedule.masks import MaskBook
+from rlt_core.schedule.request import ABORT, ERROR, LENGTH, EngineRequest, TickCounts
+from rlt_core.schedule.slot_table import SlotTable
 from tests.engines import Answer, Built, Setup, build, greedy, load_model, run_together
 from tests.masked_runs import MaskedRun, allowed_after, late, masked
 from tests.test_captured_ticks import captured, same, watch_padding
@@ -118,6 +120,22 @@ def test_a_late_mask_parks_its_row_alone(seed: int) -> None:
     assert built.engine.counts.parked_rows > 5
     assert run.waits > 100 * (NUM_OUTPUTS - 1)
     assert built.engine.counts.ticks < 200
+
+
+def test_nobody_sleeps_while_a_row_can_go_on() -> None:
+    """One row that waits for its mask must not put the others to sleep, nor itself before its
+    loops are done."""
+    table = SlotTable(2, 10, TickCounts())
+    book, both = MaskBook(table, 40, 4), np.array([0, 1])
+    table._cursor[:] = (1, 11)  # one output each
+    table.mask_index[0] = 0
+    assert not book.all_wait(both, 100)
+    assert book.all_wait(both[:1], 100)
+    assert not book.all_wait(both[:1], 4)
+    table.mask_index[:] = (1, 0)
+    assert not book.all_wait(both, 100)
+    table.mask_index[:] = 0
+    assert book.all_wait(both, 100)
 
 
 def test_preemption_keeps_masks(seed: int) -> None:
