@@ -50,6 +50,7 @@ class Setup:
     dtype: str = "float32"
     strategy: str = "refill"
     prompts: str = "chunked"
+    draft_depth: int | None = None
     chunk_size: int = 64
     page_size: int = 16
     num_slots: int = 4
@@ -106,6 +107,7 @@ def plan_of(setup: Setup) -> Plan:
         exit_mode=setup.mode,
         strategy=setup.strategy,
         prompts=setup.prompts,
+        draft_depth=setup.draft_depth,
         dtype=setup.dtype,
         device=DEVICE,
         graphs=setup.graphs,

@@ -30,6 +30,7 @@ def stage_config(
     exit_policy: str | None = None,
     exit_mode: ExitMode = "skip",
     strategy: str | None = None,
+    draft_depth: int | None = None,
     prompts: str | None = None,
     attention: str | None = None,
     ops: Mapping[str, str] | None = None,
@@ -52,10 +53,16 @@ def stage_config(
     """A StageConfig; OptionError for sizes that are no positive whole numbers.
 
     max_num_seqs: resident requests (slots). max_num_tokens: prompt rows in progress. chunk_size:
+<<<<<<< HEAD
     rows of one prompt chunk. max_model_len: positions of one request. kv_memory in bytes or
     kv_pages: the pool. prefix_cache: written pages stay for later requests.
     swap_memory: bytes of host memory for pages of preempted requests, 0: they are computed again.
     graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
+=======
+    rows of one prompt chunk. draft_depth: loops after which strategy pipeline guesses a token, 0
+    for no guesses. max_model_len: positions of one request. kv_memory in bytes or
+    kv_pages: the pool. graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
+>>>>>>> 2e8e0e4 (Run consecutive tokens of a request at successive depths: strategy pipeline (#7))
     None: the system picks, and reports it in `LLM.notes`.
     """
     values = locals()
@@ -76,6 +83,7 @@ def stage_config(
         exit_policy=exit_policy,
         exit_mode=exit_mode,
         strategy=strategy,
+        draft_depth=draft_depth,
         prompts=prompts,
         attention=attention,
         ops=dict(ops or {}),

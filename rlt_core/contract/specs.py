@@ -141,7 +141,8 @@ class Entry(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategySpec:
-    """A scheduling strategy: `entry` is its device half, `factory() -> Strategy` its host half."""
+    """A scheduling strategy: `entry` is its device half, `factory() -> Strategy` its host half.
+    With the entry rule on_guess tokens are guessed after `draft_depth` loops."""
 
     id: str
     summary: str

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import Conflict
-from rlt_core.contract.specs import Spec
+from rlt_core.contract.specs import Entry, Spec
 from rlt_core.plugins.draft import DTYPES, Draft, head_dims, limit_faults
 from rlt_core.plugins.kinds import KEEPERS, kind_of
 from rlt_core.plugins.registry import Registry
@@ -23,6 +23,7 @@ def find_conflicts(draft: Draft, registry: Registry) -> list[Conflict]:
         *_refusals(draft, registry),
         *_mode(draft, registry),
         *_peek(draft, registry),
+        *_guesses(draft, registry),
         *_depth(draft, registry),
         *_dtype(draft),
         *_page_size(draft),
@@ -109,6 +110,26 @@ def _peek(draft: Draft, registry: Registry) -> Iterator[Conflict]:
             left=registry.named(draft.policy),
             right=registry.named(draft.attention),
             reason="logits after a loop run the coda without storing, which it cannot",
+        )
+
+
+def _guesses(draft: Draft, registry: Registry) -> Iterator[Conflict]:
+    """What rows that run ahead of their predecessors' codas cannot do."""
+    asked, entry = draft.choice.draft_depth, draft.strategy.entry
+    if entry is not Entry.ON_GUESS:
+        if asked is not None:
+            reason = "it guesses no tokens (entry rule on_guess does)"
+            left = f"option --draft-depth {asked}"
+            yield Conflict(left=left, right=registry.named(draft.strategy), reason=reason)
+        return
+    if draft.draft_depth >= max(draft.max_depth, 2):
+        reason = f"a token is guessed before its last loop of {draft.max_depth}"
+        left = f"option --draft-depth {draft.draft_depth}"
+        yield Conflict(left=left, right=registry.named(draft.model), reason=reason)
+    if Word.LOGITS in draft.policy.needs and draft.shape.has_coda_layers:
+        reason = "its logits need the coda's KV of earlier positions, whose tokens are guesses yet"
+        yield Conflict(
+            left=registry.named(draft.strategy), right=registry.named(draft.policy), reason=reason
         )
 
 

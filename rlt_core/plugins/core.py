@@ -177,6 +177,13 @@ def rlt_strategies() -> list[StrategySpec]:
             entry=Entry.ALL_LEFT,
             needs=needs,
         ),
+        StrategySpec(
+            id="pipeline",
+            summary="consecutive tokens of a request at successive depths, guessed and checked",
+            factory="rlt_core.schedule.strategies:Refill",
+            entry=Entry.ON_GUESS,
+            needs=needs | {Word.DEPTHS_APART, Word.STORE_FALSE, Word.LOGITS},
+        ),
     ]
 
 

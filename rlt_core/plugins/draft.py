@@ -13,6 +13,7 @@ from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import OptionError, UnknownNameError
 from rlt_core.contract.specs import (
     AttentionSpec,
+    Entry,
     ExitPolicySpec,
     KVLayoutSpec,
     ModelShape,
@@ -45,6 +46,7 @@ class Draft:
     ops: Mapping[str, OpSpec | None]
     dtype: str
     max_depth: int
+    draft_depth: int
     notes: tuple[str, ...]
 
     @property
@@ -65,6 +67,10 @@ def check_options(choice: Choice) -> None:
         # bool is an int in Python, and True is no size.
         if value is not None and (type(value) is not int or value < 1):
             raise OptionError(option, value, "must be a whole number, 1 or more")
+    if choice.draft_depth is not None and (
+        type(choice.draft_depth) is not int or choice.draft_depth < 0
+    ):
+        raise OptionError("--draft-depth", choice.draft_depth, "must be a whole number, 0 or more")
     if choice.role != "unified":
         reason = "this version has no split stages; a stage does prompts and decoding"
         raise OptionError("--role", choice.role, reason, "Fix: --role unified")
@@ -99,8 +105,22 @@ def make_draft(choice: Choice, model: ModelSpec, shape: ModelShape, registry: Re
         ops=ops,
         dtype=dtype,
         max_depth=shape.loops if choice.max_depth is None else choice.max_depth,
+        draft_depth=_draft_depth(choice, strategy, shape, notes),
         notes=tuple(notes),
     )
+
+
+def _draft_depth(
+    choice: Choice, strategy: StrategySpec, shape: ModelShape, notes: list[str]
+) -> int:
+    """Loops after which a token is guessed: as asked for, or a quarter of the model's."""
+    if strategy.entry is not Entry.ON_GUESS:
+        return 0
+    if choice.draft_depth is not None:
+        return choice.draft_depth
+    picked = max(1, shape.loops // 4)
+    notes.append(f"draft depth {picked}: a quarter of the model's {shape.loops} loops")
+    return picked
 
 
 def limit_faults(

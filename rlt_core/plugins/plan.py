@@ -9,6 +9,7 @@ from typing import Literal
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.specs import (
     AttentionSpec,
+    Entry,
     ExitPolicySpec,
     KVLayoutSpec,
     ModelShape,
@@ -34,6 +35,7 @@ class Choice:
     exit_policy: str | None = None
     exit_mode: ExitMode = "skip"
     strategy: str | None = None
+    draft_depth: int | None = None
     prompts: str | None = None
     attention: str | None = None
     ops: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +63,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A choice that passed every check. `notes` are sentences on what the system picked."""
+    """A choice that passed every check. `notes` are sentences on what the system picked.
+    draft_depth: loops after which a token is guessed; 0: none is."""
 
     choice: Choice
     model: ModelSpec
@@ -76,6 +79,7 @@ class Plan:
     device: str
     dtype: str
     max_depth: int
+    draft_depth: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -84,6 +88,16 @@ class Plan:
         if self.choice.graphs is not None:
             return self.choice.graphs
         return self.device.startswith("cuda") and Word.GRAPH_SAFE in self.model.provides
+
+    @property
+    def num_lanes(self) -> int:
+        """Rows of one request that may be in flight together; 0 where a slot is its one row."""
+        if self.strategy.entry is not Entry.ON_GUESS:
+            return 0
+        # In mode full a row goes on to full depth behind its successors, whenever it was read.
+        if self.exit_mode == "full" or not self.draft_depth:
+            return self.max_depth if self.exit_mode == "full" else 1
+        return -(-self.max_depth // self.draft_depth)
 
     @property
     def exit_defaults(self) -> Mapping[str, float]:

@@ -91,5 +91,6 @@ def _plan(draft: Draft, notes: tuple[str, ...]) -> Plan:
         device=draft.choice.device,
         dtype=draft.dtype,
         max_depth=draft.max_depth,
+        draft_depth=draft.draft_depth,
         notes=(*notes, *draft.notes),
     )

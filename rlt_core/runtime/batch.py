@@ -199,6 +199,8 @@ class TickOutput(msgspec.Struct, kw_only=True, eq=False):
     columns: int64 [NUM_EVENT_COLUMNS, E], one copy from the device.
     finish: 0 goes on, 1 stop id, 2 length, 3 the logits were not finite (the request fails).
     scores are for prompt rows with a target: logprob float32, rank and read-out depth.
+    drafts: int64 [2, E], where tokens are guessed: 1 or 0 as the guess that had entered held or
+    not, -1 for none; loops of the rows that were dropped.
     logits (float32 [E, V] at the event places) only when the engine keeps them for tests.
     """
 
@@ -211,6 +213,7 @@ class TickOutput(msgspec.Struct, kw_only=True, eq=False):
     score_rank: I64 | None = None
     score_top_ids: I64 | None = None
     score_top_logprobs: F32 | None = None
+    drafts: I64 | None = None
     logits: F32 | None = None
     score_logits: F32 | None = None
     # [rows that ran a loop, rows that wait (parked), lowest depth, highest depth, left early]

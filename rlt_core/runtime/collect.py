@@ -29,6 +29,7 @@ class Results:
     score_rank: Tensor | None = None
     score_top_ids: Tensor | None = None
     score_top_logprobs: Tensor | None = None
+    drafts: Tensor | None = None
     logits: Tensor | None = None
     score_logits: Tensor | None = None
 
@@ -42,6 +43,7 @@ def results_of(out: Emitted) -> Results:
         ints=torch.cat(columns),
         top_ids=out.sampled.top_ids,
         top_logprobs=out.sampled.top_logprobs,
+        drafts=out.drafts,
         logits=out.logits,
         score_logits=out.score_logits,
     )

@@ -40,6 +40,7 @@ class Emitted:
     logits: Tensor | None
     score_logits: Tensor | None
     counts: Tensor
+    drafts: Tensor | None = None  # CheckingEmitter's
 
 
 class Emitter:
@@ -48,6 +49,7 @@ class Emitter:
     def __init__(self, slots: Slots, *, keep_logits: bool) -> None:
         self.slots, self.keep_logits = slots, keep_logits
         self.needs = Needs()  # what the residents ask of sampling, set before each tick
+        self.drafts: Tensor | None = None
 
     def __call__(
         self,
@@ -82,6 +84,7 @@ class Emitter:
             logits=logits if self.keep_logits else None,
             score_logits=score_logits if self.keep_logits else None,
             counts=slot,
+            drafts=self.drafts,
         )
 
     def missing(self, slot: Tensor) -> Tensor | None:
@@ -92,8 +95,11 @@ class Emitter:
             return None
         return s.masks.missing(slot, s.num_out[slot])
 
-    def sample(self, logits: Tensor, slot: Tensor, position: Tensor) -> Sampled:
-        """Tokens for logits float32 [E, V] of slots [E], at positions [E] of the new tokens."""
+    def sample(
+        self, logits: Tensor, slot: Tensor, position: Tensor, *, guess: bool = False
+    ) -> Sampled:
+        """Tokens for logits float32 [E, V] of slots [E], at positions [E] of the new tokens. A
+        guess is drawn without penalties and masks."""
         if not self.needs.full:
             return sample_plain(logits, self.needs.num_top)
         s = self.slots
@@ -108,13 +114,18 @@ class Emitter:
             min_p=s.float_params["min_p"][slot] if filters else None,
             top_k=s.int_params["top_k"][slot] if filters else None,
             **penalties,
-            token_counts=None if s.counts is None else s.counts[slot],
-            in_prompt=None if s.in_prompt is None else s.in_prompt[slot],
+            token_counts=None if s.counts is None or guess else s.counts[slot],
+            in_prompt=None if s.in_prompt is None or guess else s.in_prompt[slot],
             bias_ids=None if s.bias_ids is None else s.bias_ids[slot],
             bias_values=None if s.bias_values is None else s.bias_values[slot],
-            allowed=s.masks.allowed(slot) if self.needs.masks and s.masks is not None else None,
+            allowed=None if guess else self._allowed(slot),
         )
         return sample_full(rows, self.needs.num_top)
+
+    def _allowed(self, slot: Tensor) -> Tensor | None:
+        """What the masks of these slots [E] let them draw: bool [E, V]; None without masks."""
+        masks = self.slots.masks
+        return masks.allowed(slot) if self.needs.masks and masks is not None else None
 
     def _advance(self, slot: Tensor, position: Tensor, sampled: Sampled) -> Tensor:
         """Finish codes [E]; slots that go on become READY at `position` with the new token."""
@@ -126,13 +137,17 @@ class Emitter:
         finish = torch.where(stop, STOP, torch.where(spent | full, LENGTH, RUNNING))
         finish = torch.where(sampled.bad, ERROR, finish)
         valid = slot != s.sentinel
-        phase = torch.where(finish == RUNNING, READY, DONE)
+        phase = self._phase(slot, position, token, finish)
         s.phase[slot] = torch.where(valid, phase, 0)
         s.token[slot], s.num_out[slot] = token, num_out
         # Empty places are the sentinel slot's: it stays at 0, or it would leave every table.
         s.position[slot] = torch.where(valid, position, 0)
         self.count(slot, sampled)
         return finish
+
+    def _phase(self, slot: Tensor, position: Tensor, token: Tensor, finish: Tensor) -> Tensor:
+        """Phases of slots [E] whose next token, at `position`, is `token`."""
+        return torch.where(finish == RUNNING, READY, DONE)
 
     def count(self, slot: Tensor, sampled: Sampled) -> None:
         """Note the tokens for the penalties, where anybody has some."""

@@ -19,6 +19,7 @@ from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import EngineConfig, TickInput, TickOutput
 from rlt_core.runtime.checked_model import CheckedModel
+from rlt_core.runtime.checks import CheckingEmitter
 from rlt_core.runtime.collect import Pending, Results, results_of
 from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
@@ -27,6 +28,7 @@ from rlt_core.runtime.emit import Emitter
 from rlt_core.runtime.graphs import TickGraphs
 from rlt_core.runtime.operators import build_operators
 from rlt_core.runtime.options import OptionSlots
+from rlt_core.runtime.pipeline import PipelineProgram
 from rlt_core.runtime.residents import Residents
 from rlt_core.runtime.rope import RopeTables
 from rlt_core.runtime.slots import Slots
@@ -55,7 +57,10 @@ class Executor:
         policy = _make(plan.policy.factory)
         self.slots = _make_slots(plan, config, kv, policy, self.device)
         self.swaps = SwapCopies(self.pool, self.slots, config.swap_pages)
-        self.emitter = Emitter(self.slots, keep_logits=config.keep_logits)
+        lanes = self.slots.lanes
+        self.emitter: Emitter = Emitter(self.slots, keep_logits=config.keep_logits)
+        if lanes is not None:
+            self.emitter = CheckingEmitter(self.slots, keep_logits=config.keep_logits, lanes=lanes)
         attention = _make(plan.attention.factory)
         self.services = Services(
             ops=build_operators(plan),
@@ -77,19 +82,20 @@ class Executor:
             signals=signals,
             may_exit=Word.VARIABLE_DEPTH in plan.policy.needs,
         )
-        self.program = TickProgram(
+        parts = (
             checked,
             self.slots,
             self.services,
             DeviceTables(kv, self.device),
             decider,
             self.emitter,
-            entry=plan.strategy.entry,
-            full=full,
-            min_leave=config.min_leave,
         )
+        rules = {"entry": plan.strategy.entry, "full": full, "min_leave": config.min_leave}
+        self.program = TickProgram(*parts, **rules)
+        if lanes is not None:
+            self.program = PipelineProgram(*parts, **rules, lanes=lanes, draft=plan.draft_depth)
         self._decode = None
-        if "steps" in plan.ops:
+        if "steps" in plan.ops and lanes is None:
             self._decode = DecodeTick(self.program, _make(plan.ops["steps"].factory))
         self.inputs = TickInputs(
             config,
@@ -97,6 +103,8 @@ class Executor:
             chains=any(option.chains for option in plan.model.options),
             peeks=Word.LOGITS in plan.policy.needs,
             lanes=getattr(attention, "tile_rows", TILE),
+            fan=plan.num_lanes or 1,
+            guesses=plan.draft_depth > 0,
         )
         self._upload, self._residents = Upload(self.device), Residents(config.num_slots)
         self._graphs: TickGraphs | None = None
@@ -203,6 +211,7 @@ def _make_slots(
         policy_state=policy.state(shape.vocab_size, shape.state_width),
         policy_params=plan.policy.params,
         options=_make_options(plan, config, device),
+        num_lanes=plan.num_lanes,
     )
 
 

@@ -1,8 +1,8 @@
 """The device's arrays: slots, homes, page tables, parameters. Allocated once, changed in place.
 
 Index S of every per-slot array is the sentinel slot: padded rows read and write there. Homes are
-the slots, the sentinel, then the P prompt places: home of place p is S + 1 + p. So a slot's index
-is also its home's index.
+the slots, the sentinel, then the P prompt places: home of place p is S + 1 + p; lanes of slots
+come last. So a slot's index is also its home's index.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from rlt_core.contract.protocols import StateSpec
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.runtime.batch import NUM_BIAS, NUM_STOP_IDS, EngineConfig, SlotParams
+from rlt_core.runtime.lanes import Lanes
 from rlt_core.runtime.masks import SlotMasks
 from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.upload import Upload
@@ -40,7 +41,7 @@ class Slots:
     token, position, depth, num_out, phase int64 [S + 1]; page_limit int64 [S + 1] (0 for the
     sentinel: it always parks); state [homes, W]; read_state the same when the mode is full;
     read_depth int64 [homes] (0: not decided yet); tables int32 [S + 1, table rows, pages].
-    options: the model's own; None for a model without any.
+    options: the model's own; None for a model without any. lanes: where tokens are guessed ahead.
     key_depth: int64 [S + 1, positions + 1], the KV depth of every position (the engine's largest
     until its row leaves); None unless the layout hides what an exit left unwritten.
     """
@@ -60,8 +61,10 @@ class Slots:
         policy_state: Sequence[StateSpec],
         policy_params: Sequence[ParamSpec],
         options: OptionSlots | None = None,
+        num_lanes: int = 0,
     ) -> None:
-        s, self.homes = config.num_slots, config.num_slots + 1 + config.num_places
+        s, first_lane = config.num_slots, config.num_slots + 1 + config.num_places
+        self.homes = first_lane + (s + 1) * num_lanes
         self.sentinel, self.vocab_size, self.device = s, vocab_size, device
         self.config, self._upload = config, Upload(device)
 
@@ -114,6 +117,7 @@ class Slots:
             shape = (s + 1, config.table_width * config.page_size + 1)
             self.key_depth = ints(*shape, fill=config.max_depth)
         # Made when a request first needs them: 5 bytes a slot and vocabulary entry, masks a bit.
+        self.lanes = Lanes(num_lanes, first_lane, self.homes, s, device) if num_lanes else None
         self.masks: SlotMasks | None = None
         self.counts: Tensor | None = None
         self.in_prompt: Tensor | None = None
@@ -124,6 +128,8 @@ class Slots:
         """Empty slots whose request ended, was aborted or preempted."""
         self.phase.index_fill_(0, slots, EMPTY)
         self.tables.index_fill_(0, slots, 0)
+        if self.lanes is not None:
+            self.lanes.clear(slots)
 
     def admit(self, new: SlotParams) -> None:
         """Put the parameters of new residents in place; they are in phase PROMPT."""

@@ -37,7 +37,7 @@ class TickProgram:
         full: bool,
         min_leave: int,
     ) -> None:
-        if entry not in (Entry.ON_LEAVE, Entry.ALL_LEFT):
+        if entry is Entry.HOSTED:
             raise PluginError("strategy", f"entry rule '{entry.value}' does not exist yet")
         self.model, self.slots, self.services = model, slots, services
         self.tables, self.decide, self.emitter = tables, decide, emitter
@@ -78,35 +78,51 @@ class TickProgram:
     def _batch(self, t: TickTensors, enters: Tensor) -> Batch:
         s, rows = self.slots, t.decode_slots
         running = s.phase[rows] == RUN
-        prompt_home = t.place + s.sentinel + 1
+        s.read_depth[rows] = torch.where(enters, 0, s.read_depth[rows])
+        prompt = self._prompt_part(t)
+        return Batch(
+            home=torch.cat((rows, prompt.home)),
+            slot=torch.cat((rows, prompt.slot)),
+            position=torch.cat((s.position[rows], prompt.position)),
+            # Rows that stand still count as depth 1: their entries are masked, but are indexed.
+            depth=torch.cat((torch.where(running, s.depth[rows] + 1, 1), prompt.depth)),
+            rule=torch.cat((torch.ones_like(rows), prompt.rule)),
+            exit_at=torch.cat((torch.zeros_like(rows), prompt.exit_at)),
+            live=torch.cat((running, prompt.live)),
+            enters=torch.cat((enters, prompt.enters)),
+        )
+
+    def _prompt_part(self, t: TickTensors) -> Batch:
+        """The prompt rows of the tick."""
+        s = self.slots
+        home = t.place + s.sentinel + 1
         # Padding of captured ticks belongs to the sentinel slot: it neither enters nor runs.
         there = t.slot != s.sentinel
-        first = (t.depth == 1) & there
-        home = torch.cat((rows, prompt_home))
-        all_enter = torch.cat((enters, first))
-        s.read_depth[home] = torch.where(all_enter, 0, s.read_depth[home])
-        # In mode skip a forced row that has left stands still while its cell goes on.
-        prompt_live = there if self.full else (s.read_depth[prompt_home] == 0) & there
+        enters = (t.depth == 1) & there
+        s.read_depth[home] = torch.where(enters, 0, s.read_depth[home])
         return Batch(
             home=home,
-            slot=torch.cat((rows, t.slot)),
-            position=torch.cat((s.position[rows], t.position)),
-            # Rows that stand still count as depth 1: their entries are masked, but are indexed.
-            depth=torch.cat((torch.where(running, s.depth[rows] + 1, 1), t.depth)),
-            rule=torch.cat((torch.ones_like(rows), t.rule)),
-            exit_at=torch.cat((torch.zeros_like(rows), t.exit_at)),
-            live=torch.cat((running, prompt_live)),
-            enters=all_enter,
+            slot=t.slot,
+            position=t.position,
+            depth=t.depth,
+            rule=t.rule,
+            exit_at=t.exit_at,
+            # In mode skip a forced row that has left stands still while its cell goes on.
+            live=there if self.full else (s.read_depth[home] == 0) & there,
+            enters=enters,
         )
 
     def _prelude(self, t: TickTensors, batch: Batch) -> None:
         """State of entering rows; the others keep theirs."""
         s = self.slots
-        tokens = torch.cat((s.token[t.decode_slots], t.token))
         entering = boundary_rows(batch, batch.enters, t.tiles, t.num_chunks)
         ctx = Launch(self.services, entering, s, chained=self._chained(batch))
-        state = self.model.prelude(tokens, ctx)
+        state = self.model.prelude(self._tokens(t), ctx)
         s.state[batch.home] = torch.where(batch.enters[:, None], state, s.state[batch.home])
+
+    def _tokens(self, t: TickTensors) -> Tensor:
+        """Input tokens of all rows."""
+        return torch.cat((self.slots.token[t.decode_slots], t.token))
 
     def _chained(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
         """Read-out states of the positions before, and for which rows they are given."""
@@ -136,15 +152,19 @@ class TickProgram:
         self, t: TickTensors, batch: Batch, state: Tensor, decided: Tensor, done: Tensor
     ) -> None:
         s, num_decode = self.slots, t.decode_slots.shape[0]
+        self._keep_states(batch, state, decided)
+        rows, ran, left = t.decode_slots, batch.live[:num_decode], done[:num_decode]
+        s.depth[rows] = torch.where(ran, batch.depth[:num_decode], s.depth[rows])
+        s.phase[rows] = torch.where(left, LEAVING, s.phase[rows])
+        s.left_at[rows] = torch.where(left, t.tick, s.left_at[rows])
+
+    def _keep_states(self, batch: Batch, state: Tensor, decided: Tensor) -> None:
+        s = self.slots
         s.state[batch.home] = state
         s.read_depth[batch.home] = torch.where(decided, batch.depth, s.read_depth[batch.home])
         if self.full:
             read = torch.where(decided[:, None], state, s.read_state[batch.home])
             s.read_state[batch.home] = read
-        rows, ran, left = t.decode_slots, batch.live[:num_decode], done[:num_decode]
-        s.depth[rows] = torch.where(ran, batch.depth[:num_decode], s.depth[rows])
-        s.phase[rows] = torch.where(left, LEAVING, s.phase[rows])
-        s.left_at[rows] = torch.where(left, t.tick, s.left_at[rows])
 
     def _hand_on(self, t: TickTensors) -> None:
         """The last state of a cell that ends goes to its slot's home, for the next position."""
@@ -177,7 +197,7 @@ class TickProgram:
         s, rows = self.slots, t.decode_slots
         index = compact(waits & self._may_leave(t, waits), s.left_at[rows], t.num_leave)
         slot = pick(rows, index, s.sentinel)
-        home = torch.cat((slot, t.place[t.finish] + s.sentinel + 1))
+        home = torch.cat((self._home(slot), t.place[t.finish] + s.sentinel + 1))
         all_slot = torch.cat((slot, t.slot[t.finish]))
         position = torch.cat((s.position[slot], t.position[t.finish]))
         valid = all_slot != s.sentinel  # empty places, and padding of captured ticks
@@ -195,6 +215,14 @@ class TickProgram:
         state = self.model.coda(s.read_state[home], ctx)
         return self.emitter(self.model, state, slot, home, position, t, ctx)
 
+    def _home(self, slot: Tensor) -> Tensor:
+        """Where the rows of these slots lie that may leave: int64 [R]."""
+        return slot
+
+    def _num_rows(self, t: TickTensors) -> int:
+        """Decode rows of the tick."""
+        return t.decode_slots.shape[0]
+
     def _may_leave(self, t: TickTensors, waits: Tensor) -> Tensor:
         """Boundary work waits for `min_leave` rows unless nothing else runs or one waits long."""
         if self.min_leave <= 1:
@@ -210,9 +238,8 @@ class TickProgram:
 
     def _counts(self, batch: Batch, decided: Tensor, parked: Tensor, t: TickTensors) -> Tensor:
         """[rows that ran, parked, lowest depth, highest depth, decode rows decided below D]."""
-        num = t.decode_slots.shape[0]
         loops = self.slots.int_params["loops"][batch.slot]
-        early = (decided & (batch.depth < loops))[:num].sum()
+        early = (decided & (batch.depth < loops))[: self._num_rows(t)].sum()
         high = torch.where(batch.live, batch.depth, 0).amax()
         low = torch.where(batch.live, batch.depth, 1 << 30).amin()
         return torch.stack((batch.live.sum(), parked.sum(), low, high, early))

@@ -27,13 +27,22 @@ from rlt_core.runtime.upload import Upload
 
 class TickInputs:
     """Makes TickTensors. `chains`: the model reads predecessors; `peeks`: the policy reads logits;
-    `lanes`: the rows of an attention tile."""
+    `lanes`: the rows of an attention tile; `fan`: the rows of a slot; `guesses`: tokens are."""
 
     def __init__(
-        self, config: EngineConfig, device: torch.device, *, chains: bool, peeks: bool, lanes: int
+        self,
+        config: EngineConfig,
+        device: torch.device,
+        *,
+        chains: bool,
+        peeks: bool,
+        lanes: int,
+        fan: int = 1,
+        guesses: bool = False,
     ) -> None:
         self._config, self._upload = config, Upload(device)
         self.chains, self.lanes, self.peeks = chains, lanes, peeks
+        self.fan, self.guesses = fan, guesses
 
     def __call__(self, tick: TickInput) -> TickTensors:
         """The tensors of one tick."""
@@ -43,11 +52,11 @@ class TickInputs:
         """The tensors of tick `number` for these decode slots and prompt rows."""
         # One sentinel row keeps every launch non-empty, also in a tick of prompts alone.
         decode = slots if len(slots) else np.array([self._config.num_slots])
-        num_decode = len(decode)
+        num_slots, num_decode = len(decode), len(decode) * self.fan
         finish = np.flatnonzero(prompt.last)
         known = prompt.known_next[finish] >= 0
         emits = prompt.emit[finish] & ~known
-        num_leave = min(num_decode, self._config.leave_places or num_decode)
+        num_leave = min(num_slots, self._config.leave_places or num_slots)
         asking = np.flatnonzero(prompt.exit_at == 0) + num_decode
         asks = np.concatenate((np.arange(num_decode), asking))
         columns, decode_slots, finishing, emit, resume, score, tail, asked = self._upload.ints(
@@ -84,6 +93,7 @@ class TickInputs:
             tiles=make_tiles(num_decode, prompt.cell_start, ints, self.lanes),
             coda_tiles=make_tiles(num_leave, _finishing_cells(prompt), ints, self.lanes),
             ask_tiles=make_tiles(len(asks), none, ints, self.lanes) if self.peeks else None,
+            guess_tiles=make_tiles(num_slots, none, ints, self.lanes) if self.guesses else None,
             num_chunks=num_chunks,
             num_leave=num_leave,
             has_prompt=len(prompt) > 0,

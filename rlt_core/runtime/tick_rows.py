@@ -21,7 +21,8 @@ class TickTensors:
     None unless the model reads predecessors. asks: int64 [A], rows of all R + N that
     leave by the policy's word: decode rows, and forced ones without a depth of their own.
     tiles of (R + N) rows, of (leave + F) rows, and of the A rows alone (None unless the policy
-    reads logits). tick: a number, or an int64 tensor of no dimension.
+    reads logits). Where a slot has several lanes, R counts rows there; guess_tiles are of one row a
+    slot (None unless tokens are guessed). tick: a number, or an int64 tensor of no dimension.
     """
 
     tick: int | Tensor
@@ -44,6 +45,7 @@ class TickTensors:
     tiles: Tiles
     coda_tiles: Tiles
     ask_tiles: Tiles | None
+    guess_tiles: Tiles | None
     num_chunks: int
     num_leave: int
     has_prompt: bool

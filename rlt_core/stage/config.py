@@ -27,6 +27,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     exit_policy: str | None = None
     exit_mode: ExitMode = "skip"
     strategy: str | None = None
+    draft_depth: int | None = None
     prompts: str | None = None
     attention: str | None = None
     ops: dict[str, str] = {}
@@ -60,6 +61,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             exit_policy=self.exit_policy,
             exit_mode=self.exit_mode,
             strategy=self.strategy,
+            draft_depth=self.draft_depth,
             prompts=self.prompts,
             attention=self.attention,
             ops=self.ops,
