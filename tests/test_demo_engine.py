@@ -43,6 +43,49 @@ def _trained(tokens: tuple[int, ...]) -> Readout:
     return readout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["fixed", "gate"])
+def test_ticks_of_a_token_follow_the_acceptance(policy: str) -> None:
+    """Guards what strategy `pipeline` is for, on real guesses: from the first to the last of 256
+    tokens at most 1 + 3 (1 - acceptance) + 0.05 ticks each, and the tokens of plain refill."""
+    prompt = encode("12+34+5+6=")
+    counted: dict[str, tuple[int, Answer]] = {}
+    for strategy in ("refill", "pipeline"):
+        config = StageConfig(
+            model_path=str(DEMO),
+            exit_policy=policy,
+            strategy=strategy,
+            num_slots=1,
+            max_len=320,
+            keep_logits=True,
+        )
+        engine = build_engine(config).engine
+        request = EngineRequest(
+            request_id=0,
+            prompt=np.array(prompt),
+            max_tokens=257,
+            loops=LOOPS,
+            max_loops=LOOPS,
+            exit_params={"exit_threshold": 0.3} if policy == "gate" else {},
+        )
+        engine.add(request)
+        answers: dict[int, Answer] = {}
+        ticks: list[int] = []
+        while engine.has_work:
+            events = engine.step()
+            ticks += [events.tick] * len(events.request_id)
+            collect(answers, events)
+        counted[strategy] = ticks[-1] - ticks[0], answers[0]
+        counts = engine.counts
+    plain, guessing = counted["refill"], counted["pipeline"]
+    assert guessing[1].tokens == plain[1].tokens
+    assert guessing[1].depths == plain[1].depths
+    acceptance = counts.guesses_held / counts.guesses_checked
+    each = guessing[0] / 256
+    print(f"{policy}: acceptance {acceptance:.3f}, {each:.3f} ticks a token, {plain[0] / 256:.3f}")
+    assert each <= 1 + 3 * (1 - acceptance) + 0.05
+
+
 def _scored(policy: str, requests: list[EngineRequest]) -> dict[int, Answer]:
     """The engine's reading of every position, on the shipped folder, in exit mode full."""
     config = StageConfig(

@@ -71,6 +71,8 @@ CASES = [
     ("tiny_b", "no_fill", "skip", "minp_kl", "refill"),
     ("ouro_b", "no_fill", "skip", "latent", "cohort"),
     ("tiny_b", "last_exited", "full", "argmax", "refill"),
+    ("ouro_b", "last_exited", "skip", "gate", "pipeline"),
+    ("huginn_a", "last_exited", "full", "latent", "pipeline"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,7 +17,17 @@ from rlt_core.plugins.plan import ExitMode
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.testing.tiny_model import TinyModel
 from tests.dense import NO_OPTIONS, Options
-from tests.engines import GOLDEN, MODELS, Answer, Setup, build, greedy, load_model, run_together
+from tests.engines import (
+    GOLDEN,
+    MODELS,
+    Answer,
+    Setup,
+    build,
+    collect,
+    greedy,
+    load_model,
+    run_together,
+)
 from tests.reference import RULES, Exit, Generated, Text, generate, run_pass
 from tests.selection import mostly_slow
 
@@ -114,6 +125,29 @@ def test_golden_generation_with_exits_in_mode_full(name: str) -> None:
         assert answers[i].tokens == wanted[f"{p}.gen_{t}.ids"].tolist(), (p, t)
         depths = [depth - 1 for depth in answers[i].depths]
         assert depths == wanted[f"{p}.gen_{t}.steps"].tolist(), (p, t)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OUROS)
+def test_golden_generation_while_deeper_loops_go_on(name: str) -> None:
+    """Mode full under `pipeline` without guesses: the authors' tokens and depths at the latency of
+    early exit, because a row that was read goes on beside its successors."""
+    setup, wanted = Setup(model=name, mode="full", num_slots=1), golden(name)
+    built = build(replace(setup, strategy="pipeline", draft_depth=0))
+    for p, t in ((p, t) for p in PROMPTS for t in THRESHOLDS):
+        params = {"exit_threshold": THRESHOLDS[t]}
+        prompt = wanted[f"{p}.ids"].tolist()
+        built.engine.add(greedy(0, prompt, NUM_OUTPUTS, setup, exit_params=params))
+        answers: dict[int, Answer] = {}
+        ticks = []
+        while built.engine.has_work:
+            events = built.engine.step()
+            ticks += [events.tick] * len(events.request_id)
+            collect(answers, events)
+        assert answers[0].tokens == wanted[f"{p}.gen_{t}.ids"].tolist(), (p, t)
+        steps = wanted[f"{p}.gen_{t}.steps"].tolist()
+        assert [depth - 1 for depth in answers[0].depths] == steps, (p, t)
+        assert ticks[-1] - ticks[0] == sum(step + 1 for step in steps[1:]), (p, t)
 
 
 @pytest.mark.parametrize("name", OUROS)

@@ -48,7 +48,7 @@ THRESHOLDS: dict[object, tuple[float, ...]] = {
 }
 # What must not.
 SCHEDULE: dict[str, tuple[object, ...]] = {
-    "strategy": ("refill", "cohort"),
+    "strategy": ("refill", "cohort", "pipeline"),
     "prompts": ("chunked", "wavefront"),
     "chunk_size": (1, 7, 16, 64),
     "page_size": (4, 16),
@@ -95,7 +95,8 @@ def configurations(found: list[Row], count: int, draw: random.Random) -> list[Ro
 
     def legal(row: Row) -> bool:
         meaning = found[int(str(row["meaning"]))]
-        return _is_legal(Setup(**meaning, prompts=row["prompts"]))  # type: ignore[arg-type]  # drawn
+        chosen = {name: row[name] for name in ("prompts", "strategy")}
+        return _is_legal(Setup(**meaning, **chosen))  # type: ignore[arg-type]  # drawn
 
     rows = cover(numbers, legal, draw)
     while len(rows) < count:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rlt_core.api.constraint import Constraint
 from rlt_core.api.detokenizer import Detokenizer
-from rlt_core.api.outputs import CompletionOutput, Increment, Logprob
+from rlt_core.api.outputs import CompletionOutput, Drafts, Increment, Logprob
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.api.stop_strings import StopMatcher
 from rlt_core.api.tokenizer import Tokenizer
@@ -53,6 +53,7 @@ class Collector:
         self._sent_tokens, self._sent_texts, self._sent_reasoning = 0, 0, 0
         self._num_before_answer, self._sent_num_reasoning = 0, 0
         self._sent_end = False
+        self._drafts: tuple[int, int, int] | None = None
         self._detokenizer: Detokenizer | None = None
         if tokenizer is not None:
             self._detokenizer = Detokenizer(
@@ -79,6 +80,18 @@ class Collector:
         if finish != RUNNING:
             self._finished(token, finish)
         return False
+
+    def take_draft(self, held: int, wasted: int) -> None:
+        """Whether the guess of the token that comes next held (1, 0, or -1 for none), and the loops
+        that were for nothing."""
+        checked, good, loops = self._drafts or (0, 0, 0)
+        self._drafts = (checked + (held >= 0), good + (held == 1), loops + wasted)
+
+    def _all_drafts(self) -> Drafts | None:
+        if self._drafts is None:
+            return None
+        checked, held, wasted = self._drafts
+        return Drafts(checked=checked, held=held, wasted_loops=wasted)
 
     def take_score(
         self, position: int, logprob: float, rank: int, depth: int, others: Alternatives
@@ -142,6 +155,7 @@ class Collector:
             num_reasoning_tokens=self._num_reasoning,
             logprobs=self._logprobs() if wants_logprobs else None,
             cumulative_logprob=sum(r[2] for r in self._records) if wants_logprobs else None,
+            drafts=self._all_drafts(),
         )
 
     def table(

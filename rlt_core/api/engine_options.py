@@ -53,16 +53,11 @@ def stage_config(
     """A StageConfig; OptionError for sizes that are no positive whole numbers.
 
     max_num_seqs: resident requests (slots). max_num_tokens: prompt rows in progress. chunk_size:
-<<<<<<< HEAD
-    rows of one prompt chunk. max_model_len: positions of one request. kv_memory in bytes or
+    rows of one prompt chunk. draft_depth: loops after which strategy pipeline guesses a token, 0
+    for no guesses. max_model_len: positions of one request. kv_memory in bytes or
     kv_pages: the pool. prefix_cache: written pages stay for later requests.
     swap_memory: bytes of host memory for pages of preempted requests, 0: they are computed again.
     graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
-=======
-    rows of one prompt chunk. draft_depth: loops after which strategy pipeline guesses a token, 0
-    for no guesses. max_model_len: positions of one request. kv_memory in bytes or
-    kv_pages: the pool. graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
->>>>>>> 2e8e0e4 (Run consecutive tokens of a request at successive depths: strategy pipeline (#7))
     None: the system picks, and reports it in `LLM.notes`.
     """
     values = locals()

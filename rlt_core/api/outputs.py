@@ -43,6 +43,21 @@ class Usage:
         return self.num_loops / self.completion_tokens if self.completion_tokens else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafts:
+    """What guessing tokens ahead came to: guesses that were checked against the true token, those
+    of them that held, and the loops of rows that were dropped with the others."""
+
+    checked: int = 0
+    held: int = 0
+    wasted_loops: int = 0
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the checked guesses that held; 0.0 where none was checked."""
+        return self.held / self.checked if self.checked else 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class CompletionOutput:
     """One of the n answers of a request.
@@ -53,7 +68,8 @@ class CompletionOutput:
     finish_reason: "stop", "length", "abort" or "error";
     stop_reason: the stop string, or the id of `stop_token_ids`, that ended it (None for the
     model's own end and for others).
-    logprobs (when asked): per token, id -> Logprob of that token and the alternatives.
+    logprobs (when asked): per token, id -> Logprob of that token and the alternatives. drafts: None
+    unless the strategy guesses tokens ahead.
     """
 
     index: int
@@ -67,6 +83,7 @@ class CompletionOutput:
     num_reasoning_tokens: int = 0
     logprobs: list[dict[int, Logprob]] | None = None
     cumulative_logprob: float | None = None
+    drafts: Drafts | None = None
 
 
 @dataclass(slots=True, kw_only=True)

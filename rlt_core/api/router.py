@@ -87,6 +87,8 @@ class Router:
             if finish == ABORT and collector.constraint is not None:
                 # A grammar that ends where no token can end the answer.
                 finish = STOP if collector.constraint.complete else ABORT
+            if events.drafts is not None:
+                collector.take_draft(int(events.drafts[0, i]), int(events.drafts[1, i]))
             wanted = collector.request.num_logprobs
             others = _alternatives(events.top_ids, events.top_logprobs, i, wanted)
             try:

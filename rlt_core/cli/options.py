@@ -44,6 +44,13 @@ Mode = Annotated[
 Strategy = Annotated[
     str | None, typer.Option("--strategy", help="How decode rows enter and leave.")
 ]
+DraftDepth = Annotated[
+    int | None,
+    typer.Option(
+        "--draft-depth",
+        help="Loops after which strategy pipeline guesses a token; 0: it guesses none.",
+    ),
+]
 Prompts = Annotated[
     str | None, typer.Option("--prompts", help="In which order the cells of prompts run.")
 ]
@@ -127,6 +134,7 @@ def choice_of(
     exit_policy: str | None = None,
     exit_mode: ExitMode = "skip",
     strategy: str | None = None,
+    draft_depth: int | None = None,
     prompts: str | None = None,
     attention: str | None = None,
     ops: Sequence[str] | None = None,
@@ -145,6 +153,7 @@ def choice_of(
         exit_policy=exit_policy,
         exit_mode=exit_mode,
         strategy=strategy,
+        draft_depth=draft_depth,
         prompts=prompts,
         attention=attention,
         ops=parse_ops(ops),

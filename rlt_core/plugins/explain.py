@@ -25,6 +25,9 @@ def plan_rows(plan: Plan, registry: Registry) -> Iterator[tuple[str, str, str]]:
         yield kind_of(spec).label, spec.id, f"{registry.source(spec)}: {spec.summary}"
     yield "exit mode", plan.exit_mode, ""
     yield "loops", str(plan.shape.loops), f"up to depth {plan.max_depth} in this engine"
+    if plan.num_lanes:
+        guesses = f"guessed after {plan.draft_depth} loops" if plan.draft_depth else "not guessed"
+        yield "tokens", guesses, f"up to {plan.num_lanes} rows of a request in flight"
     exact = "exact" if plan.choice.exact else "not exact"
     yield "computed on", f"{plan.device}, {plan.dtype}", exact
     for op, candidate in plan.ops.items():
@@ -57,6 +60,7 @@ def plan_dict(plan: Plan, registry: Registry) -> dict[str, object]:
         "graphs": plan.graphs,
         "page_size": plan.choice.page_size,
         "max_depth": plan.max_depth,
+        "draft_depth": plan.draft_depth,
         "ops": {op: spec.id for op, spec in plan.ops.items()},
         "shape": _shape_dict(plan.shape),
         "model_options": option_dicts(plan.model),

@@ -183,6 +183,11 @@ class Collector:
         counts.parked_rows += parked
         counts.early_rows += early
         counts.decode_rows += num_left
+        if out.drafts is not None:
+            held, wasted = out.drafts
+            counts.guesses_checked += int(np.count_nonzero(held >= 0))
+            counts.guesses_held += int(np.count_nonzero(held > 0))
+            counts.wasted_loops += int(wasted.sum())
 
 
 _SCORE_FIELDS = (
@@ -205,6 +210,8 @@ def _events(out: TickOutput, columns: I64, places: I64, failed: list[int]) -> Ev
     events = Events(tick=out.tick, columns=columns)
     if out.top_ids is not None and out.top_logprobs is not None and out.top_ids.shape[1]:
         events.top_ids, events.top_logprobs = out.top_ids[places], out.top_logprobs[places]
+    if out.drafts is not None:
+        events.drafts = out.drafts[:, places]
     if out.logits is not None:
         events.logits = out.logits[places]
     if failed:
@@ -229,6 +236,9 @@ def _append(events: Events, request_id: I64, finish: I64) -> None:
     added[0], added[1], added[4] = request_id, -1, finish
     added[5] = logprob_bits(np.full(num, np.nan, np.float32))
     events.columns = np.concatenate((events.columns, added), 1)
+    if events.drafts is not None:
+        none = np.tile(np.array([[-1], [0]]), num)
+        events.drafts = np.concatenate((events.drafts, none), 1)
     for name in ("top_ids", "top_logprobs", "logits"):
         values = getattr(events, name)
         if values is not None:

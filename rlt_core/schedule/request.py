@@ -75,7 +75,8 @@ class Events(msgspec.Struct, kw_only=True, omit_defaults=True):
     (RUNNING while the request goes on). A request that ends without a token (abort, error) has
     an entry with token -1. Scored positions come in `score_*` arrays: position, logprob of the
     token at position + 1, rank, read-out depth; a score request ends with an entry of token -1
-    and finish LENGTH. errors: request id -> sentence, for finish ERROR.
+    and finish LENGTH. drafts: int64 [2, N] as in TickOutput, where tokens are guessed.
+    errors: request id -> sentence, for finish ERROR.
     """
 
     tick: int
@@ -93,6 +94,7 @@ class Events(msgspec.Struct, kw_only=True, omit_defaults=True):
     # Of requests that begin: positions [M] that were in the prefix cache; 0 is left out.
     cached_request_id: I64 = _NO_INTS
     cached_positions: I64 = _NO_INTS
+    drafts: I64 | None = None
     # Only when EngineConfig.keep_logits: float32 [N, V] and [scored rows, V].
     logits: F32 | None = None
     score_logits: F32 | None = None
@@ -116,6 +118,7 @@ class TickCounts:
     pages; cached_positions: positions in these. cache_evictions: cached pages of positions that
     were forgotten for their memory. stood_aside: requests that waited for another's prompt.
     swaps: preemptions whose pages went to host memory.
+    guesses_*, wasted_loops: as in api.outputs.Drafts.
     """
 
     ticks: int = 0
@@ -127,6 +130,9 @@ class TickCounts:
     decode_rows: int = 0
     early_rows: int = 0
     slots_reused: int = 0
+    guesses_checked: int = 0
+    guesses_held: int = 0
+    wasted_loops: int = 0
     aborts_waiting: int = 0
     aborts_prompt: int = 0
     aborts_decode: int = 0

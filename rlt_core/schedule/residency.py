@@ -78,7 +78,7 @@ class Residency:
         return EngineStats(
             slots_used=num_slots - len(self.table.free),
             num_slots=num_slots,
-            num_prompts=len(self.prompts) + len(self.cells.running),
+            num_prompts=self.num_prompts,
             num_waiting=self.waiting.num + self.sharing.num_aside,
             pages_used=pages.num_usable - pages.num_free,
             pages_free=pages.num_free,
@@ -98,6 +98,9 @@ class Residency:
             row_loops=at_least(self.cell_loops),
             queue_counts=list(self.queue_times.counts),
             queue_seconds=self.queue_times.seconds,
+            guesses_checked=counts.guesses_checked,
+            guesses_held=counts.guesses_held,
+            wasted_loops=counts.wasted_loops,
         )
 
     def add(self, request: EngineRequest, tick: int) -> None:

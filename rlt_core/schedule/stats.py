@@ -27,7 +27,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
     outputs read at depth e. queue_counts: requests by the time they waited for their first slot
     (QUEUE_BOUNDS_S), queue_seconds their sum. cache_queries, cache_hits: prompts looked up in the
     prefix cache, and found there in part; cached_positions: positions that it saved;
-    pages_cached: pages that only the cache holds. swapped_out, swapped_in: pages.
+    pages_cached: pages that only the cache holds. swapped_out, swapped_in: pages. guesses_checked,
+    guesses_held, wasted_loops: what guessing tokens ahead came to.
     """
 
     slots_used: int = 0
@@ -50,6 +51,9 @@ class EngineStats(msgspec.Struct, kw_only=True):
     cached_positions: int = 0
     swapped_out: int = 0
     swapped_in: int = 0
+    guesses_checked: int = 0
+    guesses_held: int = 0
+    wasted_loops: int = 0
 
 
 class QueueTimes:

@@ -34,6 +34,9 @@ _COUNTERS = {
     "prefix_cached_positions": ("cached_positions", "Positions taken from the prefix cache"),
     "pages_swapped_out": ("swapped_out", "Pages moved to host memory"),
     "pages_swapped_in": ("swapped_in", "Pages moved back"),
+    "spec_decode_num_draft_tokens": ("guesses_checked", "Guessed tokens that were checked"),
+    "spec_decode_num_accepted_tokens": ("guesses_held", "Guessed tokens that were right"),
+    "wasted_row_loops": ("wasted_loops", "Loops of rows behind a guess that was wrong"),
 }
 
 
