@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from training.generate import Rule, exit_depths
 from training.model import Readout, load_model
 from training.tokenizer import EOS_ID, encode
 
-from rlt_core.schedule.request import EngineRequest
+from rlt_core.schedule.engine import Engine
+from rlt_core.schedule.request import EngineRequest, TickCounts
 from rlt_core.stage.build import build_engine
 from rlt_core.stage.config import StageConfig
 from tests.engines import Answer, collect
@@ -49,7 +51,7 @@ def test_ticks_of_a_token_follow_the_acceptance(policy: str) -> None:
     """Guards what strategy `pipeline` is for, on real guesses: from the first to the last of 256
     tokens at most 1 + 3 (1 - acceptance) + 0.05 ticks each, and the tokens of plain refill."""
     prompt = encode("12+34+5+6=")
-    counted: dict[str, tuple[int, Answer]] = {}
+    counted: dict[str, tuple[int, Answer, TickCounts]] = {}
     for strategy in ("refill", "pipeline"):
         config = StageConfig(
             model_path=str(DEMO),
@@ -59,7 +61,7 @@ def test_ticks_of_a_token_follow_the_acceptance(policy: str) -> None:
             max_len=320,
             keep_logits=True,
         )
-        engine = build_engine(config).engine
+        engine = cast(Engine, build_engine(config).engine)
         request = EngineRequest(
             request_id=0,
             prompt=np.array(prompt),
@@ -75,11 +77,11 @@ def test_ticks_of_a_token_follow_the_acceptance(policy: str) -> None:
             events = engine.step()
             ticks += [events.tick] * len(events.request_id)
             collect(answers, events)
-        counted[strategy] = ticks[-1] - ticks[0], answers[0]
-        counts = engine.counts
+        counted[strategy] = ticks[-1] - ticks[0], answers[0], engine.counts
     plain, guessing = counted["refill"], counted["pipeline"]
     assert guessing[1].tokens == plain[1].tokens
     assert guessing[1].depths == plain[1].depths
+    counts = guessing[2]
     acceptance = counts.guesses_held / counts.guesses_checked
     each = guessing[0] / 256
     print(f"{policy}: acceptance {acceptance:.3f}, {each:.3f} ticks a token, {plain[0] / 256:.3f}")

@@ -219,14 +219,16 @@ def test_a_failure_in_flight_ends_its_request_alone() -> None:
     setup = Setup(model="ouro_a", policy="fixed", num_slots=1)
     wanted = run_alone(build(setup), greedy(1, [9, 9, 2], 8, setup))
     built = build(replace(setup, strategy="pipeline", draft_depth=1))
-    head, calls = built.executor.program.model._model.head, [0]
+    program: Any = built.executor.program
+    model = program.model._model
+    head, calls = model.head, [0]
 
     def broken(state: Tensor, ctx: Any) -> Tensor:
         calls[0] += 1
         logits: Tensor = head(state, ctx)
         return logits * float("nan") if 20 < calls[0] < 40 else logits
 
-    built.executor.program.model._model.head = broken
+    model.head = broken
     try:
         answer = run_alone(built, greedy(0, [5, 17, 3], 30, setup))
         assert answer.finish == ERROR
@@ -235,7 +237,7 @@ def test_a_failure_in_flight_ends_its_request_alone() -> None:
         calls[0] = 100
         same(run_alone(built, greedy(1, [9, 9, 2], 8, setup)), wanted)
     finally:
-        built.executor.program.model._model.head = head
+        model.head = head
 
 
 @pytest.mark.parametrize("layout", ["shared", "last_step"])
@@ -253,3 +255,38 @@ def test_what_else_cannot_work_is_refused() -> None:
         plan_of(Setup(model="ouro_a", strategy="pipeline", draft_depth=4))
     with pytest.raises(ConflictError, match="guesses no tokens"):
         plan_of(Setup(model="ouro_a", strategy="refill", draft_depth=1))
+
+
+def test_positions_still_on_their_way_are_not_shared() -> None:
+    """Guards the prefix cache in mode full: rows that were read go on to full depth, and stop when
+    their request ends; a later request with the same tokens must not find their pages."""
+    setup = Setup(model="ouro_a", policy="trace", mode="full", num_slots=1, page_size=4)
+    prompt, shallow = [5, 17, 3, 9, 40], np.ones(32, np.int32)
+    first = greedy(0, prompt, 16, setup, trace=shallow)
+    answer = run_alone(build(setup), first)
+    again = greedy(1, [*prompt, *answer.tokens], 6, setup, trace=shallow)
+    wanted = run_alone(build(setup), again)
+    built = build(replace(setup, strategy="pipeline", draft_depth=0))
+    same(run_alone(built, first), answer)
+    same(run_alone(built, again), wanted)
+    assert built.engine.counts.cache_hits
+
+
+def test_a_guess_is_drawn_as_the_token_will_be() -> None:
+    """Guards acceptance: the noise of the position, so that equal logits give equal tokens; and a
+    guess that is a stop id enters nothing."""
+    setup = Setup(model="ouro_a", policy="fixed", strategy="pipeline", num_slots=2)
+    built = build(setup)
+    for i in range(2):
+        fields: dict[str, Any] = {"temperature": 1.0, "seed": i}
+        built.engine.add(greedy(i, [5, 17], 9, setup, **fields))
+    built.engine.step()
+    emitter = built.executor.emitter
+    assert isinstance(emitter, CheckingEmitter)
+    slot, position = torch.tensor([0, 1]), torch.tensor([2, 40])
+    logits = torch.rand(2, plan_of(setup).shape.vocab_size, generator=torch.Generator())
+    with torch.inference_mode():
+        drawn = emitter.sample(logits, slot, position).token
+        assert torch.equal(emitter.guess(logits, slot, position), drawn)
+        built.executor.slots.stop_ids[1, 3] = drawn[1]
+        assert emitter.guess(logits, slot, position).tolist() == [int(drawn[0]), -1]

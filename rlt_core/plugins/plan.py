@@ -100,6 +100,12 @@ class Plan:
         return -(-self.max_depth // self.draft_depth)
 
     @property
+    def num_trailing(self) -> int:
+        """The last positions of a request whose rows may still be on their way to full depth when
+        it loses its slot: they are then not written in every plane."""
+        return self.max_depth if self.num_lanes and self.exit_mode == "full" else 0
+
+    @property
     def exit_defaults(self) -> Mapping[str, float]:
         """The checkpoint's values for the policy's parameters: they were chosen for the policy
         that the checkpoint names, and say nothing of another one's parameter of the same name."""

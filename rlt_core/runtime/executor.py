@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,10 +58,6 @@ class Executor:
         policy = _make(plan.policy.factory)
         self.slots = _make_slots(plan, config, kv, policy, self.device)
         self.swaps = SwapCopies(self.pool, self.slots, config.swap_pages)
-        lanes = self.slots.lanes
-        self.emitter: Emitter = Emitter(self.slots, keep_logits=config.keep_logits)
-        if lanes is not None:
-            self.emitter = CheckingEmitter(self.slots, keep_logits=config.keep_logits, lanes=lanes)
         attention = _make(plan.attention.factory)
         self.services = Services(
             ops=build_operators(plan),
@@ -82,20 +79,10 @@ class Executor:
             signals=signals,
             may_exit=Word.VARIABLE_DEPTH in plan.policy.needs,
         )
-        parts = (
-            checked,
-            self.slots,
-            self.services,
-            DeviceTables(kv, self.device),
-            decider,
-            self.emitter,
-        )
-        rules = {"entry": plan.strategy.entry, "full": full, "min_leave": config.min_leave}
-        self.program = TickProgram(*parts, **rules)
-        if lanes is not None:
-            self.program = PipelineProgram(*parts, **rules, lanes=lanes, draft=plan.draft_depth)
+        self.program = self._make_program(plan, checked, decider)
+        self.emitter = self.program.emitter
         self._decode = None
-        if "steps" in plan.ops and lanes is None:
+        if "steps" in plan.ops and self.slots.lanes is None:
             self._decode = DecodeTick(self.program, _make(plan.ops["steps"].factory))
         self.inputs = TickInputs(
             config,
@@ -110,6 +97,23 @@ class Executor:
         self._graphs: TickGraphs | None = None
         self._has_coda = plan.shape.has_coda_layers
         self._in_flight: deque[Pending] = deque()
+
+    def _make_program(self, plan: Plan, model: LoopedModel, decider: Decider) -> TickProgram:
+        slots, keep, tables = (
+            self.slots,
+            self.config.keep_logits,
+            DeviceTables(self.kv, self.device),
+        )
+        rules: dict[str, Any] = {
+            "entry": plan.strategy.entry,
+            "full": plan.exit_mode == "full",
+            "min_leave": self.config.min_leave,
+        }
+        parts = (model, slots, self.services, tables, decider)
+        if slots.lanes is None:
+            return TickProgram(*parts, Emitter(slots, keep_logits=keep), **rules)
+        checks = CheckingEmitter(slots, keep_logits=keep, lanes=slots.lanes)
+        return PipelineProgram(*parts, checks=checks, draft=plan.draft_depth, **rules)
 
     @property
     def num_in_flight(self) -> int:

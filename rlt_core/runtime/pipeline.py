@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlt_core.runtime.checks import CheckingEmitter
 from rlt_core.runtime.context import Launch, Rows
 from rlt_core.runtime.emit import Emitted
-from rlt_core.runtime.lanes import Lanes
 from rlt_core.runtime.slots import LEAVING, READY, RUN
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_rows import Batch, TickTensors
@@ -30,9 +30,10 @@ class PipelineProgram(TickProgram):
     """TickProgram whose decode rows are the lanes of the listed slots. draft: loops after which a
     row's token is guessed; 0: none is, and only mode *full* has several rows of a request."""
 
-    def __init__(self, *args: Any, lanes: Lanes, draft: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, checks: CheckingEmitter, draft: int, **kwargs: Any) -> None:
+        kwargs["emitter"] = checks
         super().__init__(*args, **kwargs)
-        self.lanes, self.draft = lanes, draft
+        self.checks, self.lanes, self.draft = checks, checks.lanes, draft
 
     def __call__(self, t: TickTensors) -> Emitted:
         """The tick, then the guesses that enter in the next one."""
@@ -162,5 +163,5 @@ class PipelineProgram(TickProgram):
         ctx = Launch(self.services, rows, s, store=False)
         logits = self.model.head(self.model.coda(state, ctx, store=False), ctx)
         position = front + lanes.ahead[slot]
-        token = self.emitter.guess(logits, slot, position)
+        token = self.checks.guess(logits, slot, position)
         lanes.guess[home] = torch.where(wants, token, lanes.guess[home])

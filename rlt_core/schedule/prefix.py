@@ -44,6 +44,7 @@ class Prefixes:
         self._salt = (plan.model.id, plan.layout.id, plan.exit_mode, plan.dtype)
         self._full, self._hides = plan.exit_mode == "full", kv.hides
         self._reads_coda = self._full and plan.shape.has_coda_layers
+        self._trailing = plan.num_trailing
         self._outputs = [keeps_outputs(tables) for tables in kv.tables]
 
     def find(self, record: Record, forced: Forced) -> list[Block]:
@@ -88,13 +89,14 @@ class Prefixes:
         outputs [n], read at `depths`. Outputs were committed when they came out."""
         request, slot, size = record.request, record.slot, self._size
         have, length = self._pages.shared.count(slot), len(request.prompt) + len(tokens) - 1
+        length -= self._trailing
         if not len(tokens) or length // size <= have:
             return
         if record.chains or not self._outputs[request.loops - 1]:
             return
         start = have * size
         known = np.concatenate((request.prompt, tokens[:-1].astype(np.int64)))[start:length]
-        at = self._output_depths(request, depths)[start:]
+        at = self._output_depths(request, depths)[start:length]
         early = (at != request.loops).nonzero()[0]
         whole = int(early[0]) // size if len(early) else len(known) // size
         if ended or self._hides:

@@ -51,7 +51,9 @@ class Residency:
         )
         self.reserve = PageReserve(self.table, self.pages)
         self.masks = MaskBook(self.table, plan.shape.vocab_size, config.max_depth)
-        self.swapping = Swapping(self.pages, config.swap_pages, config.ticks_in_flight)
+        self.swapping = Swapping(
+            self.pages, config.swap_pages, config.ticks_in_flight, trailing=plan.num_trailing
+        )
         self.cells = PromptCells(config.num_places, config.max_len)
         self.waiting = WaitingQueue()
         prefixes = Prefixes(plan, kv, self.pages, on=config.prefix_cache)

@@ -13,13 +13,17 @@ class Swapping:
 
     out, back: what the next tick must tell the device. A request that reads the state of the
     position before it is computed again (its states are not kept), and so is one whose layout
-    hides keys (so are the depths of its positions); prompts in progress are, too.
+    hides keys (so are the depths of its positions); prompts in progress are, too, and what has rows
+    behind its front that are not done.
     """
 
-    def __init__(self, pages: HostPages, num_pages: int, ticks_in_flight: int) -> None:
+    def __init__(
+        self, pages: HostPages, num_pages: int, ticks_in_flight: int, *, trailing: int = 0
+    ) -> None:
+        """trailing: positions of a request that may not be written yet (Plan.num_trailing)."""
         self.space = SwapSpace(num_pages)
         self._pages, self._size = pages, pages.plan.page_size
-        self._on = num_pages > 0 and not pages.plan.hides
+        self._on = num_pages > 0 and not pages.plan.hides and not trailing
         self._ahead = ticks_in_flight
         self.num_out = self.num_back = 0  # pages
         self.out: list[PageCopy] = []
