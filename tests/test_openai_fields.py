@@ -67,6 +67,7 @@ SHARED: dict[str, tuple[Any, dict[str, Any]]] = {
     "frequency_penalty": (2.0, {"frequency_penalty": 2.0}),
     "repetition_penalty": (1.5, {"repetition_penalty": 1.5}),
     "logit_bias": ({"5": -100, "7": 1.5}, {"logit_bias": {5: -100.0, 7: 1.5}}),
+    "priority": (-3, {"priority": -3}),
     "exit_policy": ("fixed", {"exit_policy": "fixed"}),
     "exit_threshold": (0.5, {"exit_threshold": 0.5}),
     "exit_params": ({"exit_threshold": 0.5}, {"exit_params": {"exit_threshold": 0.5}}),

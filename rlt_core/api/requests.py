@@ -80,6 +80,7 @@ class RequestBuilder:
                 frequency_penalty=params.frequency_penalty,
                 logit_bias=dict(params.logit_bias or {}),
                 seed=_sibling_seed(seed, index),
+                priority=params.priority,
                 state_seed=own.state_seed,
                 options=own.options,
                 tables=own.tables,

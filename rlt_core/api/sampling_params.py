@@ -14,6 +14,7 @@ MAX_LOGPROBS = 20
 MAX_BIAS = 512
 MAX_STOP_IDS = 16
 MAX_SEED = 2**63 - 1
+MAX_PRIORITY = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,9 @@ class SamplingParams:
 
     extra: options that the model itself declares, by name, e.g. {"state_scale": 0.0}; a table is
     the path of a .safetensors or .npy file. `rlt explain` lists them.
+
+    priority: the smaller goes first, as far as the others have not waited long; it changes no
+    answer.
 
     structured: the form that the answer must have, e.g. Structured(json_schema={...}); tokens that
     would leave it are never drawn.
@@ -70,11 +74,12 @@ class SamplingParams:
     max_loops: int | None = None
     trace: Sequence[int] | None = None
     extra: Mapping[str, Any] | None = None
+    priority: int = 0
     structured: Structured | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in _INTEGERS:
-            check_integer(name, getattr(self, name), low, high, optional=name != "n")
+            check_integer(name, getattr(self, name), low, high, optional=name not in _GIVEN)
         for name, least, most in _NUMBERS:
             check_number(name, getattr(self, name), least, most, optional=name not in _PENALTIES)
         for name in _FLAGS:
@@ -123,7 +128,9 @@ _INTEGERS: tuple[tuple[str, int, int | None], ...] = (
     ("loops", 1, None),
     ("min_loops", 1, None),
     ("max_loops", 1, None),
+    ("priority", -MAX_PRIORITY, MAX_PRIORITY),
 )
+_GIVEN = ("n", "priority")
 _NUMBERS: tuple[tuple[str, float, float | None], ...] = (
     ("temperature", 0.0, 100.0),
     ("top_p", 0.0, 1.0),

@@ -31,7 +31,6 @@ _TOGETHER = (
     "chat_template_kwargs",
     "reasoning_effort",
     "prompt",
-    "priority",
     "trace",
     "exit_params",
     "exit_threshold",

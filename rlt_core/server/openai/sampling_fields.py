@@ -58,6 +58,7 @@ _DEFAULTED = (
     "ignore_eos",
     "include_stop_str_in_output",
     "skip_special_tokens",
+    "priority",
 )
 
 
@@ -153,8 +154,6 @@ class SamplingFields(Body):
         combination that cannot work."""
         if self.stream_options is not None and not self.stream:
             raise RequestError("stream_options", "is for streams only\nFix: stream=true")
-        if self.priority is not None:
-            raise RequestError("priority", "is not supported: all requests wait in turn")
         for name in _SAME:
             values[name] = getattr(self, name)
         for name in _DEFAULTED:
