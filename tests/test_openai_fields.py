@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.api.structured import Structured
 from rlt_core.contract.errors import RequestError
-from rlt_core.server.openai.chat_prompt import call_schema
+from rlt_core.server.openai.call_grammar import call_schema
 from rlt_core.server.openai.chat_request import ChatRequest
 from rlt_core.server.openai.completion_request import CompletionRequest
 from rlt_core.server.openai.messages import template_messages

@@ -9,9 +9,13 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 from openai import OpenAI
 
 from rlt_core.api.async_llm import AsyncLLM
+from rlt_core.server.openai.call_grammar import strict_calls
+from rlt_core.server.openai.tools import ToolParam
+from rlt_core.server.tool_calls.tagged import TaggedFormat
 from rlt_core.testing.example_checkpoint import write_example
 from tests.chat_kit import chat_folder, user
 from tests.server_kit import running
@@ -98,6 +102,46 @@ def test_a_call_that_must_be_made(client: OpenAI, choice: Any) -> None:
     assert message.content is None
     assert name in ("f", "g") if choice == "required" else name == "g"
     jsonschema.validate(arguments, TOOLS[name == "g"]["function"]["parameters"])
+
+
+def test_strict_tools_are_called_by_their_schema() -> None:
+    """strict was read and dropped: a free answer called a tool with whatever arguments."""
+    tools = [ToolParam.model_validate(tool) for tool in TOOLS]
+    strict = tools[0].model_copy(
+        update={"function": tools[0].function.model_copy(update={"strict": True})}
+    )
+    grammar = strict_calls([strict, tools[1]], TaggedFormat(), None).grammar
+    call = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
+    good = call % ("f", '{"a": 1, "b": "x"}')
+    assert accepts(grammar, "no call < at all > <tool_")
+    assert accepts(grammar, f"so {good}\nand {good} end")
+    assert accepts(grammar, call % ("g", '{"any": 7}'))
+    assert not accepts(grammar, call % ("f", '{"a": 3, "b": "x"}'))
+    assert not accepts(grammar, call % ("h", "{}"))
+    assert not accepts(grammar, "<tool_call>\nf")
+    assert "<[7]>" in (strict_calls([strict], TaggedFormat(), 7).grammar or "")
+
+
+def accepts(grammar: str | None, text: str) -> bool:
+    """Whether a text of bytes is an answer of the grammar."""
+    tokenizer = LLTokenizer("byte")
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar or ""))
+    tokens = tokenizer.tokenize_str(text)
+    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+
+def test_strict_tools_over_http(client: OpenAI) -> None:
+    """A strict tool in a free answer was refused, or tools were shown that no answer could call."""
+    function = {**TOOLS[0]["function"], "strict": True}
+    tools: Any = [{"type": "function", "function": function}]
+    answer = chat(client, tools=tools, max_tokens=8).choices[0]
+    assert answer.finish_reason in ("length", "stop")
+    wanted: Any = {"type": "json_object"}
+    for shown in (tools, TOOLS):
+        with pytest.raises(openai.BadRequestError) as caught:
+            chat(client, tools=shown, response_format=wanted)
+        assert caught.value.param == "response_format"
+    chat(client, tools=tools, response_format=wanted, tool_choice="none", max_tokens=2)
 
 
 def test_forms_that_cannot_be_kept(client: OpenAI) -> None:

@@ -29,7 +29,7 @@ class ChatRun:
     def __init__(self, serving: Serving, body: ChatRequest) -> None:
         engine, self._body = serving.engine, body
         prompt = ChatPrompt(body, engine.chat, serving.tool_format)
-        self._params = serving.limited(body.params(prompt.forced(body.forced_tools)))
+        self._params = serving.limited(body.params(prompt.form(body, engine.tokenizer)))
         self._heading: dict[str, Any] = asdict(serving.heading("chatcmpl"))
         if body.service_tier is not None:
             self._heading["service_tier"] = "default"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rlt_core.api.chat import ChatFormat, Conversation
 from rlt_core.api.structured import Structured
+from rlt_core.api.tokenizer import ChatTokenizer, Tokenizer
+from rlt_core.api.turn import special_id
 from rlt_core.contract.errors import RequestError
+from rlt_core.server.openai.call_grammar import forced_call, strict_calls
 from rlt_core.server.openai.chat_request import ChatRequest
 from rlt_core.server.openai.messages import template_messages
-from rlt_core.server.openai.tools import ToolParam
 from rlt_core.server.tool_calls.formats import format_of_template
 from rlt_core.server.tool_calls.parts import ToolFormat
 
@@ -36,45 +37,22 @@ class ChatPrompt:
             shown=() if self.format is None else self.format.tags,
         )
 
-    def forced(self, tools: Sequence[ToolParam]) -> Structured | None:
-        """The form of an answer that must call one of these tools; None for a free answer."""
-        if not tools or self.format is None:
+    def form(self, body: ChatRequest, tokenizer: Tokenizer | None) -> Structured | None:
+        """The form that the tools give the answer; None for a free one. RequestError where
+        the text must be of another form."""
+        if self.format is None:
             return None
-        before, behind = self.format.frame()
-        return Structured(json_schema=call_schema(tools), prefix=before, suffix=behind)
-
-
-def call_schema(tools: Sequence[ToolParam]) -> dict[str, Any]:
-    """The JSON schema of a call of one of the tools."""
-    if len(tools) == 1:
-        return _call_schema(tools[0], "#")
-    return {"anyOf": [_call_schema(tool, f"#/anyOf/{i}") for i, tool in enumerate(tools)]}
-
-
-def _call_schema(tool: ToolParam, place: str) -> dict[str, Any]:
-    parameters = tool.function.parameters or {"type": "object"}
-    return {
-        "type": "object",
-        "properties": {
-            "name": {"const": tool.function.name},
-            "arguments": _moved(parameters, f"{place}/properties/arguments"),
-        },
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
-
-
-def _moved(schema: Any, place: str) -> Any:
-    """A schema whose own root now lies at `place` of another: its references follow."""
-    if isinstance(schema, Mapping):
-        moved = {key: _moved(value, place) for key, value in schema.items()}
-        reference = schema.get("$ref")
-        if isinstance(reference, str) and reference.startswith("#"):
-            moved["$ref"] = place + reference[1:]
-        return moved
-    if isinstance(schema, list):
-        return [_moved(item, place) for item in schema]
-    return schema
+        if body.forced_tools:
+            return forced_call(body.forced_tools, self.format)
+        if body.has_form:
+            reason = "an answer of this form could call no tool"
+            raise RequestError(body.form_field, f'{reason}\nFix: tool_choice="none", or no form')
+        if not any(tool.function.strict for tool in body.shown_tools):
+            return None
+        tag_id = None
+        if tokenizer is not None:
+            tag_id = special_id(cast(ChatTokenizer, tokenizer), self.format.tags[0])
+        return strict_calls(body.shown_tools, self.format, tag_id)
 
 
 def _format(template: str, given: ToolFormat | None) -> ToolFormat:

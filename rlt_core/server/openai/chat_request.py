@@ -118,8 +118,13 @@ class ChatRequest(SamplingFields):
             return "tool_choice"
         return "structured_outputs" if self.response_format is None else "response_format"
 
+    @property
+    def has_form(self) -> bool:
+        """Whether the answer's text must be of a form."""
+        return self._form() is not None or self.structured_outputs is not None
+
     def params(self, forced: Structured | None) -> SamplingParams:
-        """forced: the form of a tool call that must be made. RequestError for what cannot work
+        """forced: the form that tools give the answer. RequestError for what cannot work
         together."""
         if self.max_tokens and self.max_completion_tokens not in (None, self.max_tokens):
             raise RequestError("max_tokens", "max_completion_tokens says something else")
