@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlt_core.bench.synthetic import synthetic_kv, synthetic_plan
 from rlt_core.contract.specs import ParamSpec
+from rlt_core.kv.free_pages import FreePages
+from rlt_core.kv.pages import HostPages
 from rlt_core.kv.prefix import chain_keys
 from rlt_core.schedule.record import State
 from rlt_core.schedule.request import EngineRequest
-from tests.host_runs import LOOPS, VOCAB, Answer, HostRun, alone, random_requests
+from tests.host_runs import LOOPS, TRACKS, VOCAB, Answer, HostRun, alone, random_requests
 from tests.selection import mostly_slow
 
 DEPTHS = ParamSpec(name="trace", kind="depths", summary="")
@@ -244,3 +247,60 @@ def test_random_prompts_that_begin_alike(choice: dict[str, Any], seed: int) -> N
         if one.request_id not in run.aborted:
             assert run.answers[one.request_id] == alone(one, prefix_cache=False, **choice), one
     assert run.counts.cache_hits > 0
+
+
+def test_a_block_is_held_until_its_last_reader_leaves() -> None:
+    """CASES A67: freed for the first reader that leaves, read by the second. Also where decoding
+    keeps a part of it: what nobody keeps goes at once, the rest when the last one leaves."""
+    plan = synthetic_kv(synthetic_plan(layout="last_step", tracks=TRACKS), page_size=4)
+    dropped = LOOPS - 1
+    pages = HostPages(plan, 3, 8, 17)
+    pages.admit(0, LOOPS, 4)
+    pages.publish(0, [b"a"])
+    block = pages.cache.get(b"a")
+    assert block is not None
+    pages.admit(1, LOOPS, 4, chain=[block])
+    free = pages.num_free
+    pages.free(0)
+    assert pages.num_free == free, "a page in use was given away"
+    assert np.array_equal(pages.held(1, 1), block.pages)
+    pages.admit(2, LOOPS, 4, chain=[block])
+    for slot in (1, 2):
+        pages.drop_planes(slot)
+    pages.check()
+    assert pages.num_free == free + dropped
+    pages.admit(0, LOOPS, 8)  # takes the planes that were dropped
+    pages.check()
+    assert pages.cache.get(b"a") is None
+    held = set(pages.held(1, 1).tolist())
+    assert held == set(pages.held(2, 1).tolist())
+    assert not held & set(pages.held(0, 2).tolist())
+    pages.free(1)
+    pages.check()
+    assert set(pages.held(2, 1).tolist()) == held
+    before = pages.num_free
+    pages.free(2)
+    pages.check()
+    assert pages.num_free == before + len(held)
+
+
+@pytest.mark.parametrize("ticks_in_flight", [1, 2])
+def test_every_page_is_given_back_once(
+    ticks_in_flight: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CASES A65: a request ends while the next tick is submitted already; retired twice, its pages
+    belong to two requests afterwards, and never, they are lost."""
+    right = FreePages.push
+
+    def push(self: FreePages, freed: Any) -> None:
+        assert not np.isin(freed, self.empty).any(), "a page is given back twice"
+        right(self, freed)
+
+    monkeypatch.setattr(FreePages, "push", push)
+    rng = np.random.default_rng(seed)
+    run = HostRun(num_pages=150, ticks_in_flight=ticks_in_flight)
+    run.add(*random_requests(rng, 16))
+    while run.engine.has_work:
+        run.step()
+        run.scheduler.pages.check()
+    run.finish()

@@ -14,6 +14,7 @@ from rlt_core.kv.shared_columns import SharedColumns
 from rlt_core.schedule import prefix
 from rlt_core.schedule.prefix import Prefixes
 from rlt_core.schedule.record import Record
+from rlt_core.schedule.slot_table import SlotTable
 from rlt_core.schedule.swapping import Swapping
 from tests.host_runs import HostRun, alone
 from tests.recording import FAULT
@@ -63,8 +64,8 @@ def published_too_early(patch: Patch) -> None:
     """A page is published before its last position is written."""
     right = Prefixes.prompt_done
 
-    def prompt_done(self: Prefixes, record: Record, forced: Any, end: int) -> None:
-        right(self, record, forced, -(-end // self._size) * self._size)
+    def prompt_done(self: Prefixes, record: Record, forced: Any, end: int) -> list[bytes]:
+        return right(self, record, forced, -(-end // self._size) * self._size)
 
     patch.setattr(Prefixes, "prompt_done", prompt_done)
 
@@ -81,7 +82,7 @@ def key_without_depths(patch: Patch) -> None:
         "_output_depths",
         lambda self, request, depths: np.full_like(whole(self, request, depths), request.loops),
     )
-    patch.setattr(Prefixes, "may_leave", lambda *args: True)
+    patch.setattr(SlotTable, "left_early", lambda *args: False)
 
 
 def key_of_bytes(patch: Patch) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rlt_core.kv.swap import SwapSpace
+from rlt_core.runtime.batch import PageCopy, Resumed
+from rlt_core.runtime.slots import EMPTY, READY
+from rlt_core.runtime.swap import _runs, _Travelling
 from rlt_core.schedule.record import State
+from tests.engines import Setup, build
 from tests.host_runs import Answer, HostRun, alone, random_requests
 from tests.test_prefix_cache import CHOICES, IDS, request, tokens
 
@@ -94,3 +100,56 @@ def test_random_preemptions_with_little_host_memory(choice: dict[str, Any], seed
     for one in requests:
         if one.request_id not in run.aborted:
             assert run.answers[one.request_id] == alone(one, prefix_cache=False, **choice), one
+
+
+class _Event:
+    """An event of a GPU that is done when it is told."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def query(self) -> bool:
+        return self.done
+
+
+def test_ticks_wait_for_pages_on_their_way_and_slots_for_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page that is given away while its copy to the host still runs is overwritten in it; a slot
+    that goes on before its pages are back reads what was there. Other ticks do not wait."""
+    built = build(Setup(model="ouro_b", swap_pages=8))
+    swaps, slots = built.executor.swaps, built.executor.slots
+    waited: list[_Event] = []
+    stream = SimpleNamespace(wait_event=waited.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    first, second, back = _Event(), _Event(), _Event()
+    swaps._travelling = [
+        _Travelling(np.array([3, 4], np.int32), first),  # type: ignore[arg-type]  # no GPU here
+        _Travelling(np.array([9], np.int32), second),  # type: ignore[arg-type]
+    ]
+    swaps.guard(np.array([5, 6], np.int32))
+    assert waited == []
+    swaps.guard(np.array([4, 6], np.int32))
+    assert waited == [first]
+    second.done = True
+    swaps.guard(np.array([9], np.int32))
+    assert waited == [first]
+    assert not swaps.busy
+    none = PageCopy(pages=np.zeros(0, np.int32), host=np.zeros(0, np.int64))
+    resumed = Resumed(slot=1, token=7, position=12, copy=none)
+    swaps._returning = [(resumed, back)]  # type: ignore[list-item]
+    swaps.arrive()
+    assert int(slots.phase[1]) == EMPTY
+    back.done = True
+    swaps.arrive()
+    assert [int(x[1]) for x in (slots.phase, slots.token, slots.position)] == [READY, 7, 12]
+    swaps._returning = [(resumed, _Event())]  # type: ignore[list-item]
+    swaps.cleared(np.array([1]))
+    assert swaps._returning == []
+
+
+def test_neighbours_travel_in_one_copy() -> None:
+    """Runs that are cut wrongly copy pages to places of others."""
+    runs = _runs(np.array([3, 4, 5, 9, 10, 11], np.int32), np.array([0, 1, 2, 3, 4, 8]))
+    assert runs == [(3, 0, 3), (9, 3, 2), (11, 8, 1)]
+    assert _runs(np.array([2], np.int32), np.array([5])) == [(2, 5, 1)]

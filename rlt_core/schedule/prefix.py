@@ -35,6 +35,8 @@ from rlt_core.schedule.forced import Forced
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest
 
+_MOST_ROOTS = 256
+
 
 class Prefixes:
     """The cache as requests see it; `on` False: nothing is ever found or left."""
@@ -45,18 +47,25 @@ class Prefixes:
         self._full, self._hides = plan.exit_mode == "full", kv.hides
         self._reads_coda = self._full and plan.shape.has_coda_layers
         self._trailing = plan.num_trailing
+        # Whether an output may be found by others though it was read below full depth.
+        self.keeps_early = self._full and not self._reads_coda
+        self._roots: dict[tuple[int, int], bytes] = {}  # of requests without options
         self._outputs = [keeps_outputs(tables) for tables in kv.tables]
 
-    def find(self, record: Record, forced: Forced) -> list[Block]:
-        """The blocks that the request begins with. At least one of its positions, and every one
-        whose logprob is wanted, is left to be computed."""
+    def find(self, record: Record, forced: Forced) -> tuple[list[Block], list[bytes]]:
+        """The blocks that the request begins with, and the keys of those that it could have found
+        beside them. At least one of its positions, and every one whose logprob is wanted, is
+        left to be computed."""
         chain: list[Block] = []
-        for key in self.keys(record, forced)[: self._most(record, forced) // self._size]:
+        if not self.on or len(forced.tokens) <= self._size:
+            return chain, []
+        wanted = self.keys(record, forced)[: self._most(record, forced) // self._size]
+        for key in wanted:
             block = self._pages.cache.get(key)
             if block is None:
                 break
             chain.append(block)
-        return chain
+        return chain, wanted[len(chain) :]
 
     def keys(self, record: Record, forced: Forced) -> list[bytes]:
         """Keys of the whole pages of its known positions, made once."""
@@ -69,20 +78,20 @@ class Prefixes:
                 )
         return record.keys
 
-    def lacks(self, record: Record, forced: Forced, have: int) -> list[bytes]:
-        """Keys of the blocks that it could have found beside the `have` first ones."""
-        return self.keys(record, forced)[have : self._most(record, forced) // self._size]
-
     def num_prompt_blocks(self, forced: Forced) -> int:
         """Blocks that hold nothing but prompt positions of full depth."""
         return max(forced.border - self._reads_coda, 0) // self._size
 
-    def prompt_done(self, record: Record, forced: Forced, end: int) -> None:
-        """The request's positions before `end` are written by the tick being built."""
+    def prompt_done(self, record: Record, forced: Forced, end: int) -> list[bytes]:
+        """The request's positions before `end` are written by the tick being built; the keys of
+        blocks that can be found since."""
         most = min(end // self._size, self.num_prompt_blocks(forced))
         have = self._pages.shared.count(record.slot)
-        if most > have:
-            self._pages.publish(record.slot, self.keys(record, forced)[have:most])
+        if most <= have or not self.on:
+            return []
+        keys = self.keys(record, forced)[have:most]
+        self._pages.publish(record.slot, keys)
+        return keys
 
     def leave(self, record: Record, tokens: I32, depths: I32, *, ended: bool) -> None:
         """Publish the pages of a decoding request that ends, or is preempted, after these
@@ -106,16 +115,6 @@ class Prefixes:
         self._pages.publish(slot, keys[:whole])
         self._pages.publish(slot, keys[whole:], lasting=False)
 
-    def may_leave(self, record: Record, depths: I32) -> bool:
-        """Whether a request that ends may have anything to leave; depths: of its first outputs,
-        as far as they are at hand."""
-        have = self._pages.shared.count(record.slot)
-        if self._full and not self._reads_coda:
-            return True
-        length = len(record.request.prompt)
-        first = depths[1 - self._reads_coda : (have + 1) * self._size - length + 1]
-        return not (first != record.request.loops).any()
-
     def _last_key(self, record: Record, have: int) -> bytes:
         return self._pages.shared.key(record.slot, have - 1)
 
@@ -138,7 +137,7 @@ class Prefixes:
     def _depths(self, forced: Forced, depths: I32) -> I64:
         """KV depths of a replay's positions [F]."""
         at = np.full(len(forced), forced.loops, np.int64)
-        if not self._full or self._reads_coda:
+        if not self.keeps_early:
             at[forced.border :] = depths[1 : len(forced) - forced.border + 1]
         if self._reads_coda and forced.border:
             at[forced.border - 1] = depths[0]
@@ -148,7 +147,7 @@ class Prefixes:
         """KV depths of prompt and outputs but the last [n]."""
         border = len(request.prompt)
         at = np.full(border + len(depths) - 1, request.loops, np.int64)
-        if not self._full or self._reads_coda:
+        if not self.keeps_early:
             at[border:] = depths[1:]
         if self._reads_coda:
             at[border - 1] = depths[0]
@@ -156,6 +155,16 @@ class Prefixes:
 
     def _root(self, request: EngineRequest) -> bytes:
         """What every key of a request depends on beside its tokens and their depths."""
+        if not (request.options or request.tables):
+            plain = (request.loops, request.state_seed)
+            if plain not in self._roots:
+                if len(self._roots) == _MOST_ROOTS:
+                    self._roots.clear()
+                self._roots[plain] = self._new_root(request)
+            return self._roots[plain]
+        return self._new_root(request)
+
+    def _new_root(self, request: EngineRequest) -> bytes:
         tables = {name: file.digest for name, file in request.tables.items()}
         parts = (
             *self._salt,

@@ -44,12 +44,11 @@ class Sharing:
         its pages from the host: blocks have the prompt's planes."""
         if record.swapped is not None and forced.rules.drops:
             return []
-        chain = self._prefixes.find(record, forced)
-        if record.keys and record.state is State.WAITING:
-            lacks = self._prefixes.lacks(record, forced, len(chain))
-            if self._siblings.stands_aside(record, lacks):
-                self._counts.stood_aside += 1
-                return None
+        chain, lacks = self._prefixes.find(record, forced)
+        aside = lacks and record.state is State.WAITING
+        if aside and self._siblings.stands_aside(record, lacks):
+            self._counts.stood_aside += 1
+            return None
         return chain
 
     def placed(self, record: Record, forced: Forced, *, first: bool) -> None:
@@ -60,29 +59,29 @@ class Sharing:
             self._counts.cached_positions += record.next_start
             if first:
                 self.told.append((record.request.request_id, record.next_start))
-        if record.swapped is None:
+        if record.keys and record.swapped is None:
             self._siblings.begins(record, self._to_write(record, forced))
 
     def cell_ended(self, record: Record, forced: Forced, end: int) -> None:
         """Positions before `end` are written by the tick being built."""
-        if record.keys:
-            to_write = self._to_write(record, forced)
-            self._prefixes.prompt_done(record, forced, end)
-            num = len(to_write) - len(self._to_write(record, forced))
-            self._wake(self._siblings.ends(record, to_write[:num]))
+        keys = self._prefixes.prompt_done(record, forced, end)
+        if keys:
+            self._wake(self._siblings.ends(record, keys))
 
     def leave(self, record: Record, *, ended: bool) -> None:
         """A resident is about to lose its slot: publish what it wrote. Of a preempted one tokens
         and depths are saved already."""
-        if record.forced is not None:
+        if record.forced is not None and record.keys:
             self._wake(self._siblings.ends(record, self._to_write(record, record.forced)))
         if not self._prefixes.on or record.state is not State.DECODE:
             return
         if not ended:
             self._prefixes.leave(record, record.tokens, record.depths, ended=False)
             return
-        first = self._table.first_depths(record, self._pages.plan.page_size + 1)
-        if self._prefixes.may_leave(record, first):
+        # Of its outputs the next page to be published has the first so many.
+        size = self._pages.plan.page_size
+        num = (self._pages.shared.count(record.slot) + 1) * size - len(record.request.prompt)
+        if self._prefixes.keeps_early or not self._table.left_early(record, num):
             self._prefixes.leave(record, *self._table.outputs(record), ended=True)
 
     def withdraw(self, record: Record) -> None:
@@ -91,7 +90,7 @@ class Sharing:
 
     def _to_write(self, record: Record, forced: Forced) -> list[bytes]:
         """Keys of the blocks that a resident's prompt is still to write."""
-        if not record.keys:
+        if record.keys is None:
             return []
         have = self._pages.shared.count(record.slot)
         return record.keys[have : self._prefixes.num_prompt_blocks(forced)]

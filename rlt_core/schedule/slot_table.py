@@ -42,6 +42,7 @@ class SlotTable:
         self._depths: I32 = np.zeros(num_slots * max_len, np.int32)
         # What came last waits here until somebody looks, in order: (slots, outputs, tick), or
         # (slot, cursor, tick) of one that begins.
+        self._num_settles, self._begun = 0, [0] * num_slots  # settles before a slot's first output
         self._log: list[tuple[I64, I64, int] | tuple[int, int, int]] = []
         self._counts, self._max_len = counts, max_len
         self.free = deque(range(num_slots))  # the one that has been free longest comes first
@@ -71,6 +72,7 @@ class SlotTable:
         # `put` moves it on by one; a resumed row's input is known already.
         self._ahead[slot] = position - cursor - (not made)
         self._log.append((slot, cursor, record.moved))
+        self._begun[slot] = self._num_settles
 
     def save(self, record: Record) -> None:
         """The record keeps its outputs so far, for a resume in another slot."""
@@ -86,14 +88,15 @@ class SlotTable:
         made = slice(record.slot * self._max_len, int(self._cursor[record.slot]))
         return self._tokens[made], self._depths[made]
 
-    def first_depths(self, record: Record, most: int) -> I32:
-        """The depths of the first outputs of a request that decodes, as many of `most` as are
-        written down: to settle for one request that ends costs more than to write down later."""
-        slot = record.slot
-        if any(slots == slot for slots, _, _ in self._log if isinstance(slots, int)):
-            self.settle()
-        start = slot * self._max_len
-        return self._depths[start : min(int(self._cursor[slot]), start + most)]
+    def left_early(self, record: Record, most: int) -> bool:
+        """Whether one of the outputs 1 to `most` of a request that decodes is known to be read
+        below full depth. Only what is written down counts: to settle for one costs more."""
+        slot, loops = record.slot, record.request.loops
+        start = slot * self._max_len + 1
+        end = min(int(self._cursor[slot]), start + most)
+        if self._begun[slot] == self._num_settles or end <= start:
+            return False
+        return int(self._depths[start]) < loops or bool((self._depths[start:end] < loops).any())
 
     def keep_owners(self) -> None:
         """A request is about to lose its slot before its end: what comes of ticks in flight may be
@@ -133,6 +136,7 @@ class SlotTable:
     def settle(self) -> None:
         """Write down what is in the log."""
         log, self._log = self._log, []
+        self._num_settles += 1
         at, made = [], []
         for slots, outputs, tick in log:
             if isinstance(slots, int):
