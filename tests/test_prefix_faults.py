@@ -123,8 +123,8 @@ def swapped_page_left_out(patch: Patch) -> None:
     """The page that outputs in flight filled is not sent to the host."""
     right = Swapping.__init__
 
-    def init(self: Swapping, *args: Any) -> None:
-        right(self, *args)
+    def init(self: Swapping, *args: Any, **more: Any) -> None:
+        right(self, *args, **more)
         self._ahead = -8
 
     patch.setattr(Swapping, "__init__", init)
