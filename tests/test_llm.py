@@ -280,6 +280,17 @@ def test_logprobs_hold_the_chosen_token_and_alternatives(llm: LLM) -> None:
     assert list(output.outputs[0].logprobs[1]) == [99]
 
 
+def test_an_increment_has_the_logprobs_of_all_its_tokens() -> None:
+    """A reader that was slow got the logprobs of the last token alone."""
+    request = EngineRequest(request_id=0, prompt=np.asarray([97]), prompt_len=1)
+    collector = Collector(request, SamplingParams(logprobs=0), None)
+    for token in (5, 6, 7):
+        collector.take(token, 1, -0.5 * token, 1, RUNNING, ())
+        if token == 5:
+            assert [list(table) for table in collector.news().logprobs or ()] == [[5]]
+    assert [list(table) for table in collector.news().logprobs or ()] == [[6], [7]]
+
+
 def test_prompt_logprobs(llm: LLM) -> None:
     """The logprob of a prompt token stood one place off."""
     (output,) = llm.generate("abc", SamplingParams(max_tokens=1, prompt_logprobs=0, n=2))

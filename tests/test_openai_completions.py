@@ -16,6 +16,7 @@ from rlt_core.api.async_llm import AsyncLLM
 from rlt_core.api.llm import LLM
 from rlt_core.api.outputs import RequestOutput
 from rlt_core.api.sampling_params import SamplingParams
+from tests.selection import mostly_slow
 from tests.server_kit import RunningServer, running
 
 SIZES: dict[str, Any] = {"in_process": True, "max_num_seqs": 8, "max_num_tokens": 32}
@@ -135,7 +136,7 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", mostly_slow(ASKED, "sampled", "stop"))
 def test_answers_are_those_of_the_library(client: OpenAI, llm: LLM, name: str) -> None:
     """A field changed its meaning on the way through HTTP; a stream differed from the whole."""
     fields, params = ASKED[name]

@@ -65,6 +65,7 @@ def chat(client: OpenAI, **fields: Any) -> Any:
     return client.chat.completions.create(messages=messages, **asked)
 
 
+@pytest.mark.slow
 def test_a_schema_is_kept(client: OpenAI) -> None:
     """response_format was read, and the answer was free."""
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
@@ -94,6 +95,7 @@ def calls(message: Any) -> list[tuple[str, Any]]:
     return [(c.function.name, json.loads(c.function.arguments)) for c in message.tool_calls or ()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["required", NAMED])
 def test_a_call_that_must_be_made(client: OpenAI, choice: Any) -> None:
     """tool_choice required or a name let the model write what it liked; a schema lost its $defs."""
