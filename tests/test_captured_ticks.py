@@ -31,6 +31,9 @@ SETUPS = (
         model="ouro_b", policy="gate", num_slots=20
     ),  # fewer decode rows than slots, captured too
     Setup(model="tiny_a", policy="trace", num_slots=3),
+    Setup(model="ouro_b", policy="gate", strategy="pipeline", num_slots=3, chunk_size=7),
+    Setup(model="tiny_b", policy="gate", strategy="pipeline", mode="full", num_slots=5),
+    Setup(model="ouro_b", policy="fixed", prompts="wavefront", num_slots=3, chunk_size=4),
 )
 
 

@@ -51,7 +51,7 @@ class MixedInputs(DecodeInputs):
         has_coda: bool,
     ) -> None:
         self.prompt_rows, self._has_coda, self._lanes = prompt_rows, has_coda, inputs.lanes
-        self._all_ask = not inputs.peeks
+        self._all_ask, self._fan = not inputs.peeks, inputs.fan
         self._num_tiles = prompt_rows // inputs.lanes + NUM_CELLS
         super().__init__(config, slots, inputs, most)
 
@@ -92,7 +92,7 @@ class MixedInputs(DecodeInputs):
             emit=torch.arange(NUM_ENDS, device=device),
             resume=none,
             score=none,
-            asks=torch.arange(rows + self.prompt_rows, device=device)
+            asks=torch.arange(rows * self._fan + self.prompt_rows, device=device)
             if self._all_ask
             else made.asks,
             coda_tiles=single_tiles(made.num_leave + NUM_ENDS, device, self._lanes),
@@ -136,14 +136,15 @@ class MixedInputs(DecodeInputs):
         self._pad(host, num)
         ends = np.flatnonzero(prompt.last & prompt.emit)
         host["finish"][: len(ends)], host["finish"][len(ends) :] = ends, self.prompt_rows - 1
-        none = rows + self.prompt_rows
-        found = tile_arrays(rows, prompt.cell_start, self._lanes, none)
-        tile_rows, row_tile, row_lane, first, length = (part[rows:] for part in found)
+        alone = rows * self._fan
+        none = alone + self.prompt_rows
+        found = tile_arrays(alone, prompt.cell_start, self._lanes, none)
+        tile_rows, row_tile, row_lane, first, length = (part[alone:] for part in found)
         tiles = len(tile_rows)
         host["tile_rows"][:tiles], host["tile_rows"][tiles:] = tile_rows, none
         host["tile_first"][:tiles], host["tile_first"][tiles:] = first, 0
         host["tile_len"][:tiles], host["tile_len"][tiles:] = length, 0
-        host["row_tile"][:num], host["row_tile"][num:] = row_tile, rows
+        host["row_tile"][:num], host["row_tile"][num:] = row_tile, alone
         host["row_lane"][:num], host["row_lane"][num:] = row_lane, 0
 
     def _pad(self, host: dict[str, I64], num: int) -> None:
@@ -158,6 +159,6 @@ class MixedInputs(DecodeInputs):
     def _idle_rows(self, host: dict[str, I64], rows: int) -> None:
         self._pad(host, 0)
         host["finish"][:] = self.prompt_rows - 1
-        host["tile_rows"][:] = rows + self.prompt_rows
+        host["tile_rows"][:] = rows * self._fan + self.prompt_rows
         for name in ("tile_first", "tile_len", "row_tile", "row_lane"):
             host[name][:] = 0
