@@ -33,6 +33,7 @@ SETUPS = (
     Setup(model="tiny_a", policy="trace", num_slots=3),
     Setup(model="ouro_b", policy="gate", strategy="pipeline", num_slots=3, chunk_size=7),
     Setup(model="tiny_b", policy="gate", strategy="pipeline", mode="full", num_slots=5),
+    Setup(model="ouro_b", policy="gate", strategy="adaptive", num_slots=3),
     Setup(model="ouro_b", policy="fixed", prompts="wavefront", num_slots=3, chunk_size=4),
 )
 

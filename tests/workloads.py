@@ -48,7 +48,7 @@ THRESHOLDS: dict[object, tuple[float, ...]] = {
 }
 # What must not.
 SCHEDULE: dict[str, tuple[object, ...]] = {
-    "strategy": ("refill", "cohort", "pipeline"),
+    "strategy": ("refill", "cohort", "pipeline", "adaptive"),
     "prompts": ("chunked", "wavefront"),
     "chunk_size": (1, 7, 16, 64),
     "page_size": (4, 16),

@@ -30,6 +30,7 @@ LAYOUTS = {
 }
 STRATEGIES = {
     "refill": ("rlt_core.schedule.strategies:Refill", Entry.ON_LEAVE),
+    "adaptive": ("rlt_core.schedule.strategies:Adaptive", Entry.ON_GUESS),
     "cohort": ("rlt_core.schedule.strategies:Cohort", Entry.ALL_LEFT),
 }
 PROMPTS = {

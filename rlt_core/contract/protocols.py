@@ -240,7 +240,12 @@ class ExitPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyView:
-    """What a host half may look at; it never sees, and never names, a decode row's depth."""
+    """What a host half may look at; it never sees, and never names, a decode row's depth.
+
+    num_lanes: rows of a request that may be in flight together (entry rule on_guess). row_cost:
+    what a decode row adds to a tick, as a share of the tick without it, as far as memory traffic
+    tells.
+    """
 
     num_slots: int
     num_free_slots: int
@@ -248,15 +253,22 @@ class StrategyView:
     num_prompt_requests: int
     num_waiting: int
     max_tick_tokens: int
+    num_lanes: int = 1
+    row_cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyPlan:
-    """How many waiting requests may be admitted now, and the rows a tick may hold."""
+    """How many waiting requests may be admitted now, and the rows a tick may hold.
+
+    least_acceptance, where tokens are guessed: a request does so while at least this share of its
+    recent guesses held; above 1 none does.
+    """
 
     num_admissions: int
     prompt_rows: int
     decode_rows: int
+    least_acceptance: float = 0.0
 
 
 class Strategy(Protocol):

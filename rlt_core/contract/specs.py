@@ -142,12 +142,14 @@ class Entry(str, Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategySpec:
     """A scheduling strategy: `entry` is its device half, `factory() -> Strategy` its host half.
-    With the entry rule on_guess tokens are guessed after `draft_depth` loops."""
+    With the entry rule on_guess tokens are guessed after `draft_depth` loops. adapts: its plans may
+    forbid guesses, so that ticks of one row a slot are needed too."""
 
     id: str
     summary: str
     factory: str
     entry: Entry
+    adapts: bool = False
     provides: Words = NO_WORDS
     needs: Words = NO_WORDS
     refuses: Words = NO_WORDS

@@ -162,6 +162,7 @@ def _comparing(
 def rlt_strategies() -> list[StrategySpec]:
     # Both move rows between slots, and have rows of several depths in one launch.
     needs = frozenset({Word.ROW_COMPACTION, Word.SPLIT_PLANES})
+    ahead = {Word.DEPTHS_APART, Word.STORE_FALSE, Word.LOGITS}
     return [
         StrategySpec(
             id="refill",
@@ -182,7 +183,15 @@ def rlt_strategies() -> list[StrategySpec]:
             summary="consecutive tokens of a request at successive depths, guessed and checked",
             factory="rlt_core.schedule.strategies:Refill",
             entry=Entry.ON_GUESS,
-            needs=needs | {Word.DEPTHS_APART, Word.STORE_FALSE, Word.LOGITS},
+            needs=needs | ahead,
+        ),
+        StrategySpec(
+            id="adaptive",
+            summary="pipeline for requests whose guesses hold, while rows ahead are cheap",
+            factory="rlt_core.schedule.strategies:Adaptive",
+            entry=Entry.ON_GUESS,
+            adapts=True,
+            needs=needs | ahead,
         ),
     ]
 

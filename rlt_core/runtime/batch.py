@@ -172,6 +172,8 @@ class TickInput(msgspec.Struct, kw_only=True, eq=False):
     freed_pages: I32  # pages freed since the last tick (poisoned in debug mode)
     prompt: PromptRows
     num_chunks: int  # chunks of 128 keys that cover the longest row of this tick
+    # Thousandths of StrategyPlan.least_acceptance; above 1000 slots have one row in this tick.
+    least_acceptance: int = 0
     masks: MaskRows | None = None  # those that came since the last tick
     # pages to be copied to the host, before anything of this tick; and those that come back
     swapped_out: list[PageCopy] = []
@@ -236,7 +238,7 @@ class EngineConfig:
     num_pages in the pool (page 0 is the sentinel and counts), max_len positions of a request,
     max_depth loops, ticks_in_flight 1 or 2, debug: poison free pages and shuffle the free list.
     prefix_cache: written pages stay for later requests. swap_pages: pages of host memory for those
-    of preempted requests.
+    of preempted requests. weight_bytes: the model's weights, 0 where nobody says.
     Rows that leave wait until min_leave of them do; at most leave_places a tick (0: no limit).
     """
 
@@ -253,6 +255,7 @@ class EngineConfig:
     ticks_in_flight: int = 2
     prefix_cache: bool = True
     swap_pages: int = 0
+    weight_bytes: int = 0
     debug: bool = False
     keep_logits: bool = False
 

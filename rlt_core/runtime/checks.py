@@ -11,6 +11,9 @@ from rlt_core.runtime.emit import RUNNING, Emitter
 from rlt_core.runtime.lanes import Lanes
 from rlt_core.runtime.slots import DONE, READY, RUN
 
+# What one check, and one token without any, changes of a slot's trust.
+_NEWS, _REST = 0.1, 0.02
+
 
 class CheckingEmitter(Emitter):
     """Emitter that goes on with the row behind the front where its token was guessed right.
@@ -37,12 +40,15 @@ class CheckingEmitter(Emitter):
         checked = ahead > 1
         entered = lanes.token[lanes.home(slot, position)]
         holds = checked & (entered == token) & (finish == RUNNING)
-        behind = lanes.in_flight(slot, position - 1) & (
-            lanes.position[lanes.homes(slot)] >= position[:, None]
-        )
-        loops = torch.where(behind, lanes.depth[lanes.homes(slot)], 0).sum(1)
+        homes = lanes.homes(slot)
+        later = lanes.position[homes] >= position[:, None]
+        behind = lanes.in_flight(slot, position - 1, homes) & later
+        loops = torch.where(behind, lanes.depth[homes], 0).sum(1)
         self.drafts = torch.stack(
             (torch.where(checked, holds.long(), -1), torch.where(holds, 0, loops))
         )
         lanes.ahead[slot] = torch.where(holds, ahead - 1, 0)
+        # Without guesses trust comes back slowly, so that they are tried again.
+        trust, step = lanes.trust[slot], torch.where(checked, _NEWS, _REST)
+        lanes.trust[slot] = trust + step * (torch.where(checked, holds.float(), 1.0) - trust)
         return torch.where(finish == RUNNING, torch.where(holds, RUN, READY), DONE)

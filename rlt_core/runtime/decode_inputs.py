@@ -18,10 +18,13 @@ NUM_CHANGES = 1024
 
 
 class DecodeInputs:
-    """Ticks of up to `most` decode rows and no prompt row. `inbox` is where they read."""
+    """Ticks of up to `most` decode slots of `fan` rows and no prompt row. `inbox` is where they
+    read."""
 
-    def __init__(self, config: EngineConfig, slots: Slots, inputs: TickInputs, most: int) -> None:
-        self._inputs = inputs
+    def __init__(
+        self, config: EngineConfig, slots: Slots, inputs: TickInputs, most: int, fan: int
+    ) -> None:
+        self._inputs, self._fan = inputs, fan
         self._num_slots, self._chunks = config.num_slots, config.table_width * config.page_size
         self._chunks //= CHUNK_KEYS
         self._idle = slots.tables[:-1].numel()  # an entry of the sentinel slot
@@ -29,7 +32,7 @@ class DecodeInputs:
 
     def fits(self, tick: TickInput) -> bool:
         """Whether these ticks can be this one."""
-        return not len(tick.prompt) and 0 < len(tick.decode_slots) and self._few_changes(tick)
+        return not len(tick.prompt) and 0 < len(tick.decode_slots) and self._may_be(tick)
 
     def fill(self, tick: TickInput, rows: int) -> None:
         """Send a tick that is padded to `rows` decode rows; padding touches the sentinel alone."""
@@ -42,8 +45,13 @@ class DecodeInputs:
         parts = self.inbox.parts
         columns = np.zeros((NUM_PROMPT_COLUMNS, 0), np.int64)
         prompt = PromptRows(tick=0, columns=columns, cell_start=np.zeros(1, np.int64))
-        made = self._inputs.of(0, np.arange(rows), prompt, self._chunks)
-        return replace(made, tick=parts["number"][0], decode_slots=parts["slots"][:rows])
+        made = self._inputs.of(0, np.arange(rows), prompt, self._chunks, self._fan)
+        return replace(
+            made,
+            tick=parts["number"][0],
+            decode_slots=parts["slots"][:rows],
+            least_acceptance=parts["least"][0],
+        )
 
     def prepared(self, tensors: TickTensors) -> TickTensors:
         """The tensors with what has to be made of the inbox in the tick itself; nothing here."""
@@ -53,6 +61,7 @@ class DecodeInputs:
         """Send a tick of `rows` decode rows in which nothing happens, to capture on."""
         host = self.inbox.host()
         host["number"][0], host["limits"][:], host["slots"][:] = 0, 0, self._num_slots
+        host["least"][0] = 0
         host["at"][:], host["page"][:] = self._idle, 0
         self._idle_rows(host, rows)
         self.inbox.send()
@@ -60,17 +69,19 @@ class DecodeInputs:
     def _shapes(self, most: int) -> dict[str, tuple[int, ...]]:
         return {
             "number": (1,),
+            "least": (1,),
             "limits": (self._num_slots,),
             "slots": (most,),
             "at": (NUM_CHANGES,),
             "page": (NUM_CHANGES,),
         }
 
-    def _few_changes(self, tick: TickInput) -> bool:
-        return len(tick.table_at) <= NUM_CHANGES
+    def _may_be(self, tick: TickInput) -> bool:
+        return len(tick.table_at) <= NUM_CHANGES and self._inputs.fan_of(tick) == self._fan
 
     def _fill(self, host: dict[str, I64], tick: TickInput, rows: int) -> None:
         host["number"][0], host["limits"][:] = tick.tick, tick.page_limit
+        host["least"][0] = tick.least_acceptance
         num, changes = len(tick.decode_slots), len(tick.table_at)
         host["slots"][:num], host["slots"][num:] = tick.decode_slots, self._num_slots
         host["at"][:changes], host["at"][changes:] = tick.table_at, self._idle

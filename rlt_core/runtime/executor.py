@@ -92,6 +92,8 @@ class Executor:
             lanes=getattr(attention, "tile_rows", TILE),
             fan=plan.num_lanes or 1,
             guesses=plan.draft_depth > 0,
+            # In mode full rows that were read must go on in every tick.
+            narrows=plan.strategy.adapts and not full,
         )
         self._upload, self._residents = Upload(self.device), Residents(config.num_slots)
         self._graphs: TickGraphs | None = None

@@ -46,16 +46,16 @@ class TickGraphs:
         self._run, self._apply, self._slots, self._emitter = run, apply, slots, emitter
         self._variants = variants(config.max_logprobs)
         rows = row_counts(config.num_slots)
-        self._kinds: list[tuple[DecodeInputs, Sequence[int]]] = [
-            (DecodeInputs(config, slots, inputs, rows[-1]), rows)
-        ]
+        self._kinds: list[tuple[DecodeInputs, Sequence[int]]] = []
         beside = [*(r for r in MIXED_ROWS if r < rows[-1]), rows[-1]]
-        for num in () if inputs.chains else prompt_counts(config.num_places):
-            # one more, which is always padding
-            mixed = MixedInputs(
-                config, slots, inputs, rows[-1], prompt_rows=num + 1, has_coda=has_coda
-            )
-            self._kinds.append((mixed, beside))
+        for fan in {inputs.fan: None, (1 if inputs.narrows else inputs.fan): None}:
+            self._kinds.append((DecodeInputs(config, slots, inputs, rows[-1], fan), rows))
+            for num in () if inputs.chains else prompt_counts(config.num_places):
+                # one more, which is always padding
+                mixed = MixedInputs(
+                    config, slots, inputs, rows[-1], fan, prompt_rows=num + 1, has_coda=has_coda
+                )
+                self._kinds.append((mixed, beside))
         self._replays: dict[tuple[int, int, Needs], Replay] = {}
         self._version = 0
 

@@ -12,7 +12,8 @@ class Lanes:
     token, position, depth (loops taken), guess (its output as guessed; -1: none): int64 [homes],
     at the lanes' homes, which begin at `base`. ahead: int64 [slots + 1], rows in flight from the
     slot's own position on: that first one, the front, is known to be right, the others follow
-    from guesses. In mode full, rows whose output has been read go on behind the front.
+    from guesses. trust: float32 [slots + 1], how often its recent guesses held. In mode full, rows
+    whose output has been read go on behind the front.
     """
 
     def __init__(self, num: int, base: int, homes: int, num_slots: int, device: torch.device):
@@ -22,6 +23,7 @@ class Lanes:
         self.num, self._base = num, base
         self.token, self.position, self.depth = ints(homes), ints(homes), ints(homes)
         self.guess, self.ahead = ints(homes, -1), ints(num_slots + 1)
+        self.trust = torch.ones(num_slots + 1, dtype=torch.float32, device=device)
         self._each = torch.arange(num, device=device)
 
     def home(self, slot: Tensor, position: Tensor) -> Tensor:
@@ -36,12 +38,13 @@ class Lanes:
         """Home of the last row in flight; some home of the slot where there is none."""
         return self.home(slot, front + (self.ahead[slot] - 1).clamp(min=0))
 
-    def in_flight(self, slot: Tensor, front: Tensor) -> Tensor:
-        """Which lanes hold rows from the front on: bool [R, num]."""
-        offset = self.position[self.homes(slot)] - front[:, None]
+    def in_flight(self, slot: Tensor, front: Tensor, homes: Tensor) -> Tensor:
+        """Which of these lanes hold rows from the front on: homes int64 [R, n] -> bool [R, n]."""
+        offset = self.position[homes] - front[:, None]
         return (offset >= 0) & (offset < self.ahead[slot][:, None])
 
     def clear(self, slot: Tensor) -> None:
         """Drop all rows of these slots."""
         self.ahead.index_fill_(0, slot, 0)
+        self.trust.index_fill_(0, slot, 1.0)
         self.depth.index_fill_(0, self.homes(slot).flatten(), 0)

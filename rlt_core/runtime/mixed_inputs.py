@@ -46,14 +46,15 @@ class MixedInputs(DecodeInputs):
         slots: Slots,
         inputs: TickInputs,
         most: int,
+        fan: int,
         *,
         prompt_rows: int,
         has_coda: bool,
     ) -> None:
         self.prompt_rows, self._has_coda, self._lanes = prompt_rows, has_coda, inputs.lanes
-        self._all_ask, self._fan = not inputs.peeks, inputs.fan
+        self._all_ask = not inputs.peeks
         self._num_tiles = prompt_rows // inputs.lanes + NUM_CELLS
-        super().__init__(config, slots, inputs, most)
+        super().__init__(config, slots, inputs, most, fan)
 
     def fits(self, tick: TickInput) -> bool:
         """Whether these ticks can be this one."""
@@ -65,7 +66,7 @@ class MixedInputs(DecodeInputs):
         knows = (prompt.known_next[last] >= 0) | (prompt.target[last] >= 0)
         ends = np.count_nonzero(last & prompt.emit)
         return bool(
-            self._few_changes(tick)
+            self._may_be(tick)
             and (self._all_ask or (prompt.exit_at > 0).all())
             and not knows.any()
             and ends <= NUM_ENDS

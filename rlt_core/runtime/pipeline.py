@@ -38,9 +38,16 @@ class PipelineProgram(TickProgram):
     def __call__(self, t: TickTensors) -> Emitted:
         """The tick, then the guesses that enter in the next one."""
         out = super().__call__(t)
-        if self.draft:
+        if self.draft and t.fan > 1:
             self._guess(t)
         return out
+
+    def _homes(self, t: TickTensors) -> Tensor:
+        """Homes of the rows that this tick holds: all lanes, or each slot's front. int64 [R, n]."""
+        slot = t.decode_slots
+        if t.fan < self.lanes.num:
+            return self.lanes.home(slot, self.slots.position[slot])[:, None]
+        return self.lanes.homes(slot)
 
     def _entering(self, t: TickTensors) -> tuple[Tensor, Tensor]:
         """Which lanes' rows enter, bool [R * lanes], and which slots park, bool [R]."""
@@ -49,6 +56,8 @@ class PipelineProgram(TickProgram):
         ready = s.phase[slot] == READY
         guess = lanes.guess[lanes.newest(slot, front)]
         follows = self._running(slot) & (guess >= 0) & self._may_follow(slot)
+        if t.fan < lanes.num:
+            follows = follows & False
         position = front + torch.where(ready, 0, ahead)
         has_page = position < s.page_limit[slot]
         enters = (ready | follows) & has_page
@@ -60,7 +69,7 @@ class PipelineProgram(TickProgram):
         lanes.guess[at] = -1
         lanes.ahead[slot] = ahead + enters
         s.phase[slot] = torch.where(ready & enters, RUN, s.phase[slot])
-        rows = lanes.homes(slot) == at[:, None]
+        rows = self._homes(t) == at[:, None]
         return (rows & enters[:, None]).flatten(), ready & ~has_page
 
     def _may_follow(self, slot: Tensor) -> Tensor:
@@ -76,7 +85,7 @@ class PipelineProgram(TickProgram):
 
     def _batch(self, t: TickTensors, enters: Tensor) -> Batch:
         s, lanes, slot = self.slots, self.lanes, t.decode_slots
-        homes = lanes.homes(slot)
+        homes = self._homes(t)
         each = slot[:, None].expand_as(homes).flatten()
         home = homes.flatten()
         s.read_depth[home] = torch.where(enters, 0, s.read_depth[home])
@@ -99,7 +108,7 @@ class PipelineProgram(TickProgram):
     def _live(self, slot: Tensor, homes: Tensor) -> Tensor:
         """Lanes whose rows take a loop: bool [R, lanes]."""
         s, lanes, front = self.slots, self.lanes, self.slots.position[slot]
-        flying = lanes.in_flight(slot, front) & self._running(slot)[:, None]
+        flying = lanes.in_flight(slot, front, homes) & self._running(slot)[:, None]
         if not self.full:
             return flying & (s.read_depth[homes] == 0)
         depth, loops = lanes.depth[homes], s.int_params["loops"][slot][:, None]
@@ -111,7 +120,7 @@ class PipelineProgram(TickProgram):
         self, t: TickTensors, batch: Batch, state: Tensor, decided: Tensor, done: Tensor
     ) -> None:
         s, lanes = self.slots, self.lanes
-        num = t.decode_slots.shape[0] * lanes.num
+        num = self._num_rows(t)
         self._keep_states(batch, state, decided)
         home = batch.home[:num]
         lanes.depth[home] = torch.where(batch.live[:num], batch.depth[:num], lanes.depth[home])
@@ -126,14 +135,14 @@ class PipelineProgram(TickProgram):
             s.read_state[slot] = kept
 
     def _tokens(self, t: TickTensors) -> Tensor:
-        home = self.lanes.homes(t.decode_slots).flatten()
+        home = self._homes(t).flatten()
         return torch.cat((self.lanes.token[home], t.token))
 
     def _home(self, slot: Tensor) -> Tensor:
         return self.lanes.home(slot, self.slots.position[slot])
 
     def _num_rows(self, t: TickTensors) -> int:
-        return t.decode_slots.shape[0] * self.lanes.num
+        return t.decode_slots.shape[0] * t.fan
 
     def _guess(self, t: TickTensors) -> None:
         """Guess the output of each newest row that has none and has gone deep enough."""
@@ -142,6 +151,7 @@ class PipelineProgram(TickProgram):
         home = lanes.newest(slot, front)
         deep = (lanes.depth[home] >= self.draft) | (s.read_depth[home] > 0)
         wants = self._running(slot) & self._may_follow(slot) & deep & (lanes.guess[home] < 0)
+        wants = wants & (lanes.trust[slot] * 1000 >= t.least_acceptance)
         if s.options is not None and s.options.chains is not None:
             wants = wants & ~s.options.chains[slot]
         decided = (s.read_depth[home] > 0)[:, None]

@@ -27,7 +27,8 @@ from rlt_core.runtime.upload import Upload
 
 class TickInputs:
     """Makes TickTensors. `chains`: the model reads predecessors; `peeks`: the policy reads logits;
-    `lanes`: the rows of an attention tile; `fan`: the rows of a slot; `guesses`: tokens are."""
+    `lanes`: the rows of an attention tile; `fan`: the rows of a slot; `guesses`: tokens are;
+    `narrows`: some ticks have one row a slot."""
 
     def __init__(
         self,
@@ -39,20 +40,31 @@ class TickInputs:
         lanes: int,
         fan: int = 1,
         guesses: bool = False,
+        narrows: bool = False,
     ) -> None:
         self._config, self._upload = config, Upload(device)
         self.chains, self.lanes, self.peeks = chains, lanes, peeks
-        self.fan, self.guesses = fan, guesses
+        self.fan, self.guesses, self.narrows = fan, guesses, narrows
 
     def __call__(self, tick: TickInput) -> TickTensors:
         """The tensors of one tick."""
-        return self.of(tick.tick, tick.decode_slots, tick.prompt, tick.num_chunks)
+        fan = self.fan_of(tick)
+        made = self.of(tick.tick, tick.decode_slots, tick.prompt, tick.num_chunks, fan)
+        made.least_acceptance = tick.least_acceptance
+        return made
 
-    def of(self, number: int, slots: I64, prompt: PromptRows, num_chunks: int) -> TickTensors:
+    def fan_of(self, tick: TickInput) -> int:
+        """Rows of each slot in a tick."""
+        return 1 if self.narrows and tick.least_acceptance > 1000 else self.fan
+
+    def of(
+        self, number: int, slots: I64, prompt: PromptRows, num_chunks: int, fan: int | None = None
+    ) -> TickTensors:
         """The tensors of tick `number` for these decode slots and prompt rows."""
+        fan = fan or self.fan
         # One sentinel row keeps every launch non-empty, also in a tick of prompts alone.
         decode = slots if len(slots) else np.array([self._config.num_slots])
-        num_slots, num_decode = len(decode), len(decode) * self.fan
+        num_slots, num_decode = len(decode), len(decode) * fan
         finish = np.flatnonzero(prompt.last)
         known = prompt.known_next[finish] >= 0
         emits = prompt.emit[finish] & ~known
@@ -97,6 +109,7 @@ class TickInputs:
             num_chunks=num_chunks,
             num_leave=num_leave,
             has_prompt=len(prompt) > 0,
+            fan=fan,
         )
 
 

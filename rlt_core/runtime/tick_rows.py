@@ -22,7 +22,8 @@ class TickTensors:
     leave by the policy's word: decode rows, and forced ones without a depth of their own.
     tiles of (R + N) rows, of (leave + F) rows, and of the A rows alone (None unless the policy
     reads logits). Where a slot has several lanes, R counts rows there; guess_tiles are of one row a
-    slot (None unless tokens are guessed). tick: a number, or an int64 tensor of no dimension.
+    slot (None unless tokens are guessed). fan: rows of a slot in this tick; least_acceptance as in
+    TickInput. tick: a number, or an int64 tensor of no dimension.
     """
 
     tick: int | Tensor
@@ -49,6 +50,8 @@ class TickTensors:
     num_chunks: int
     num_leave: int
     has_prompt: bool
+    fan: int = 1
+    least_acceptance: int | Tensor = 0
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ from rlt_core.schedule.request import EngineRequest, Events, TickCounts
 from rlt_core.schedule.residency import Residency
 from rlt_core.schedule.slot_params import ParamBuilder
 from rlt_core.schedule.stats import EngineStats
+from rlt_core.schedule.traffic import Traffic
 
 
 class Scheduler:
@@ -55,7 +56,10 @@ class Scheduler:
         self._all_slots = np.arange(config.num_slots)
         self._tick = 0
         self._longest, self._chunks = 1, 1
-        self._seen: tuple[int, int, int] | None = None  # what the last view was made of
+        # What the last view was made of.
+        self._seen: tuple[int, int, int, float] | None = None
+        self._num_lanes, self._row_cost = max(plan.num_lanes, 1), 0.0
+        self._traffic = Traffic(kv, config.weight_bytes if plan.strategy.adapts else 0)
         self._sleeps = False  # nothing can run until a mask, a request or an abort comes
         mode = cast(PromptMode, load_object(plan.prompts.factory)())
         self._starter = CellStarter(self._residency, mode)
@@ -193,6 +197,7 @@ class Scheduler:
             freed_pages=freed,
             prompt=rows,
             num_chunks=num_chunks,
+            least_acceptance=int(1000 * plan.least_acceptance),
             masks=residency.masks.take_new(),
             swapped_out=swapped_out,
             resumed=resumed,
@@ -257,7 +262,9 @@ class Scheduler:
         residency = self._residency
         num_free, num_waiting = len(residency.table.free), residency.waiting.num
         num_prompts = residency.num_prompts
-        seen = (num_free, num_prompts, num_waiting)
+        if self._tick % 64 == 0:
+            self._row_cost = self._traffic.row_cost(residency.pages.page_limit)
+        seen = (num_free, num_prompts, num_waiting, self._row_cost)
         if seen != self._seen:
             self._seen = seen
             self._last_view = StrategyView(
@@ -267,5 +274,7 @@ class Scheduler:
                 num_prompt_requests=num_prompts,
                 num_waiting=num_waiting,
                 max_tick_tokens=self._config.num_places,
+                num_lanes=self._num_lanes,
+                row_cost=self._row_cost,
             )
         return self._last_view

@@ -1,14 +1,19 @@
 """Host halves of the core's strategies. Their device halves are entry rules (contract.specs.Entry).
 
-Both admit whatever fits and list every decode slot in every tick: how rows enter and leave is
+All admit whatever fits and list every decode slot in every tick: how rows enter and leave is
 decided on the device.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from rlt_core.contract.protocols import StrategyPlan, StrategyView
+
+_STEPS = 32
+# No guesses hold this often; a tick of one row a slot is cheaper.
+_NEVER = 31 / 32
 
 
 class Refill:
@@ -30,14 +35,39 @@ class Cohort:
         return _everything(view)
 
 
-def _everything(view: StrategyView) -> StrategyPlan:
+class Adaptive:
+    """The pipeline where it pays: rows ahead are free only while a tick is bound by its weights.
+
+    With R requests, L rows of each and a row that adds the share c to a tick, a token takes
+    (1 + R L c)(1 + (L - 1)(1 - a)) at an acceptance of a, and (1 + R c) L without guesses. The a at
+    which they are equal is what a request must reach.
+    """
+
+    def plan(self, view: StrategyView) -> StrategyPlan:
+        """Everything that fits, and the acceptance at which a guess pays."""
+        lanes, load = view.num_lanes, view.num_decode_slots * view.row_cost
+        least = 0.0
+        if lanes > 1:
+            gain = lanes * (1 + load) / (1 + lanes * load)
+            least = 1 - (gain - 1) / (lanes - 1)
+        # Steps, so that most ticks find a plan that was made before.
+        step = math.ceil(least * _STEPS) / _STEPS
+        return _everything(view, 2.0 if step >= _NEVER else step)
+
+
+def _everything(view: StrategyView, least_acceptance: float = 0.0) -> StrategyPlan:
     admissions = min(view.num_free_slots, view.num_waiting)
-    return _plan(admissions, view.max_tick_tokens, view.num_slots)
+    return _plan(admissions, view.max_tick_tokens, view.num_slots, least_acceptance)
 
 
 # Most ticks get a plan that was made before; it cannot be changed.
 @lru_cache(maxsize=256)
-def _plan(num_admissions: int, prompt_rows: int, decode_rows: int) -> StrategyPlan:
+def _plan(
+    num_admissions: int, prompt_rows: int, decode_rows: int, least_acceptance: float
+) -> StrategyPlan:
     return StrategyPlan(
-        num_admissions=num_admissions, prompt_rows=prompt_rows, decode_rows=decode_rows
+        num_admissions=num_admissions,
+        prompt_rows=prompt_rows,
+        decode_rows=decode_rows,
+        least_acceptance=least_acceptance,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -69,6 +69,8 @@ def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
         model = _load_model(plan, dtype, config.random_weights)
     sizes = plan_sizes(config, plan, kv)
     model = model or _load_model(plan, dtype, config.random_weights)
+    weight_bytes = sum(tensor.nbytes for tensor in model.weight_table().values())
+    sizes = replace(sizes, engine=replace(sizes.engine, weight_bytes=weight_bytes))
     try:
         executor = _ready(Executor(plan, sizes.engine, kv, model, layout), plan)
     except torch.OutOfMemoryError as error:

@@ -45,7 +45,8 @@ class Sizes:
 
 
 def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
-    """Fills in what the user left open. Raises OptionError and CapacityError."""
+    """Fills in what the user left open; weight_bytes is left to who has the weights. Raises
+    OptionError and CapacityError."""
     if config.ticks_in_flight not in (1, 2):
         raise OptionError("ticks_in_flight", config.ticks_in_flight, "it is 1 or 2")
     notes = list(plan.notes)
