@@ -122,6 +122,19 @@ def test_prompt_logprobs_are_those_of_a_score(local: LLM) -> None:
 
 
 @pytest.mark.slow
+def test_cached_tokens_are_reported(local: LLM) -> None:
+    """A prompt that begins as an earlier one did reuses its pages, says so in its usage, and is
+    answered alike; siblings share one prompt."""
+    params = SamplingParams(temperature=0, max_tokens=4)
+    text = "a prompt that nobody else asks, longer than two pages"
+    first, again = (local.generate([text], params)[0] for _ in range(2))
+    assert first.usage.cached_tokens == 0
+    whole = (len(first.prompt_token_ids) - 1) // 16 * 16
+    assert again.usage.cached_tokens == whole > 16
+    assert again.outputs[0].token_ids == first.outputs[0].token_ids
+    assert again.outputs[0].exit_depths == first.outputs[0].exit_depths
+
+
 def test_more_requests_than_slots(local: LLM) -> None:
     """Requests beyond the slots were refused, or took a neighbour's depths."""
     outputs = local.generate([PROMPTS[i % 3] for i in range(12)], params())
