@@ -97,7 +97,8 @@ class SlotTable:
         if self._begun[slot] == self._num_settles or end <= start:
             return False
         # A page of outputs at most: a list costs a fifth of a reduction.
-        return min(self._depths[start:end].tolist()) < loops
+        lowest: int = min(self._depths[start:end].tolist())
+        return lowest < loops
 
     def keep_owners(self) -> None:
         """A request is about to lose its slot before its end: what comes of ticks in flight may be
