@@ -73,6 +73,16 @@ class ChatFormat:
         self._folder = own or model
         self._folders = list(dict.fromkeys(path for path in (own, model) if path is not None))
 
+    @property
+    def available(self) -> bool:
+        """Whether there is a tokenizer and a template, so that `conversation` can be written."""
+        try:
+            self._check_tokenizer()
+            self.template()
+        except (CheckpointError, RequestError):
+            return False
+        return True
+
     def conversation(
         self,
         messages: object,

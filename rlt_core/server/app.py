@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from rlt_core.api.async_llm import AsyncLLM
 from rlt_core.contract.errors import RltError
-from rlt_core.server import errors, health, metrics_route, models
+from rlt_core.server import engine, errors, health, metrics_route, models, page_files
 from rlt_core.server.client_limits import ClientLimits
 from rlt_core.server.context import ServerContext
 from rlt_core.server.key_guard import KeyGuard
@@ -29,9 +29,11 @@ from rlt_core.server.tracing import make_tracer
 ROUTERS = (
     health.router,
     models.router,
+    engine.router,
     routes.router,
     tokens.router,
     metrics_route.router,
+    page_files.router,
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.datastructures import MutableHeaders
 
+from rlt_core.server import engine
 from rlt_core.server.asgi import ASGIApp, Message, Receive, Scope, Send, header_values
 from rlt_core.server.client_limits import ClientGone
 from rlt_core.server.errors import internal_error
@@ -51,7 +52,7 @@ class RequestLog:
                 route = _route(scope)
                 self._metrics.answered(route, _method(scope), status)
                 line = _line(scope, request_id, status, time.perf_counter() - began)
-                if scope["path"] not in OPEN_PATHS:  # asked for every few seconds
+                if not _is_quiet(scope["path"], status):
                     log_request({**line, "bytes": answer.num_bytes, **fields})
                 span.ended(route, status, fields)
 
@@ -100,6 +101,11 @@ def _line(scope: Scope, request_id: str, status: int, seconds: float) -> dict[st
         "status": status,
         "seconds": round(seconds, 6),
     }
+
+
+def _is_quiet(path: str, status: int) -> bool:
+    """Whether it is asked for every few seconds, by probes and by the page that is open."""
+    return path in OPEN_PATHS or (path == engine.PATH and status == 200)
 
 
 def _route(scope: Scope) -> str:
