@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlt_core.runtime.attention_torch import TorchAttention
 from rlt_core.runtime.tiles import TILE
+from rlt_core.testing.checks.host_reads import LightMode
 from tests.attention_scenes import ALONE, LENGTH, Memory, Text, dense, equal, in_tiles
 from tests.selection import mostly_slow
 
@@ -19,7 +19,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 HEADS = ((4, 4, 16), (4, 2, 12), (6, 1, 32), (1, 1, 8), (3, 3, 10))
 
 
-class Names(TorchDispatchMode):
+class Names(LightMode):
     """The names of all operators called."""
 
     def __init__(self) -> None:

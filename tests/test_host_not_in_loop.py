@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_rows import TickTensors
+from rlt_core.testing.checks.host_reads import LightMode
 from tests.engines import Built, Setup, build, collect, greedy
 from tests.selection import mostly_slow
 
@@ -18,7 +18,7 @@ MAX_LEN = 64
 FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "item")
 
 
-class NoHostReads(TorchDispatchMode):
+class NoHostReads(LightMode):
     """Counts operators; raises on host reads and on shapes that depend on data."""
 
     def __init__(self) -> None:

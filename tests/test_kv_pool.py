@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlt_core.contract.specs import ModelShape, TrackSpec
 from rlt_core.kv.accounting import plan_kv
@@ -13,11 +12,12 @@ from rlt_core.kv.layouts import LastExited
 from rlt_core.kv.plan import KVPlan
 from rlt_core.kv.pool import DevicePool
 from rlt_core.kv.tables_device import DeviceTables
+from rlt_core.testing.checks.host_reads import LightMode
 
 LOOPS, PAGE, WIDTH = 4, 4, 3
 
 
-class NoHostReads(TorchDispatchMode):
+class NoHostReads(LightMode):
     """Raises on host reads and data-dependent shapes, and counts operators."""
 
     def __init__(self) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlt_core.runtime.sampling import (
     Sampled,
@@ -18,6 +17,7 @@ from rlt_core.runtime.sampling import (
     score_tokens,
 )
 from rlt_core.runtime.sampling_filters import keep_min_p, keep_top, key_ids, order_keys
+from rlt_core.testing.checks.host_reads import LightMode
 from tests.selection import mostly_slow
 
 NUM_ROWS = 256
@@ -140,7 +140,7 @@ def test_neutral_values_are_the_same_as_none() -> None:
             assert_row(got, i, expected, i)
 
 
-class NoHostRead(TorchDispatchMode):
+class NoHostRead(LightMode):
     """Counts operators; raises on one that waits for the device or whose shape needs data."""
 
     forbidden = ("_local_scalar_dense", "nonzero", "masked_select", "item", "unique", "index.")

@@ -13,7 +13,16 @@ _FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "item", "_uniqu
 _INDEXED = ("index", "index_put", "index_put_")
 
 
-class NoHostReads(TorchDispatchMode):
+class LightMode(TorchDispatchMode):
+    """A dispatch mode without torch's compiler, which torch imports for any other: it takes
+    seconds, and nothing is compiled here."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class NoHostReads(LightMode):
     """Counts operators in `count`; a host read or a shape that depends on data fails the check.
 
     what: the code that runs, for the message.
