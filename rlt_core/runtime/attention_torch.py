@@ -49,7 +49,8 @@ class TorchAttention:
         pages = rows.tile_pages.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         parts = None
         for chunk in range(len(pages)):
-            at = torch.arange(CHUNK_KEYS, device=q.device) + chunk * CHUNK_KEYS
+            start = chunk * CHUNK_KEYS
+            at = torch.arange(start, start + CHUNK_KEYS, device=q.device)
             held = at < row_len.amax(1, keepdim=True)
             seen = at < row_len.unsqueeze(-1)
             if rows.hidden is not None:
@@ -78,9 +79,9 @@ class _Window:
 def _write(rows: KVRows, k: Tensor, v: Tensor) -> None:
     """Rows that must not write leave zeros on the sentinel page: masked reads find zeros there."""
     where = (rows.write_page, rows.write_offset)
-    writes = (rows.write_page != SENTINEL_PAGE)[:, None, None]
-    for side, values in enumerate((k, v)):
-        rows.pool[:, rows.unit, side].index_put_(where, torch.where(writes, values, 0.0))
+    writes = (rows.write_page != SENTINEL_PAGE)[:, None, None, None]
+    both = torch.where(writes, torch.stack((k, v), 1), 0.0)
+    rows.pool[:, rows.unit].transpose(1, 2).index_put_(where, both)
 
 
 def _tile_queries(q: Tensor, rows: KVRows, groups: int) -> Tensor:
@@ -116,7 +117,8 @@ def _window(rows: KVRows, pages: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
 def _wide(vectors: Tensor) -> Tensor:
     """[..., d] with zeros up to a multiple of 16: products with 10 columns change a row's bits
     with its lane (measured)."""
-    return torch.constant_pad_nd(vectors, (0, -vectors.shape[-1] % WIDTH_MULTIPLE))
+    missing = -vectors.shape[-1] % WIDTH_MULTIPLE
+    return torch.constant_pad_nd(vectors, (0, missing)) if missing else vectors
 
 
 def _lay_over(window: Tensor, new: Tensor, rows: KVRows, at: Tensor) -> Tensor:

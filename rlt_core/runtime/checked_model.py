@@ -31,11 +31,11 @@ class CheckedModel:
 
     def prelude(self, tokens: Tensor, ctx: LoopContext) -> Tensor:
         """state [R, W]."""
-        return self._state("prelude", self._model.prelude(tokens, ctx), len(tokens))
+        return self._state("prelude", self._model.prelude(tokens, ctx), tokens.shape[0])
 
     def loop(self, state: Tensor, ctx: LoopContext) -> Tensor:
         """state [R, W]."""
-        return self._state("loop", self._model.loop(state, ctx), len(state))
+        return self._state("loop", self._model.loop(state, ctx), state.shape[0])
 
     def signals(
         self, state: Tensor, before: Tensor, ctx: LoopContext, names: frozenset[str]
@@ -50,17 +50,17 @@ class CheckedModel:
             gave = ", ".join(sorted(found)) or "none"
             raise self._error(f"declares the signal {', '.join(lacking)}; signals gave {gave}")
         for name in names:
-            self._rows(f"signal {''.join(name)}", found[name], len(state))
+            self._rows(f"signal {''.join(name)}", found[name], state.shape[0])
         return found
 
     def coda(self, state: Tensor, ctx: LoopContext, *, store: bool = True) -> Tensor:
         """state [R, W]."""
-        return self._state("coda", self._model.coda(state, ctx, store=store), len(state))
+        return self._state("coda", self._model.coda(state, ctx, store=store), state.shape[0])
 
     def head(self, state: Tensor, ctx: LoopContext) -> Tensor:
         """Logits float32 [R, V]."""
         logits: Any = self._model.head(state, ctx)
-        wanted = (len(state), self._vocab)
+        wanted = (state.shape[0], self._vocab)
         if not isinstance(logits, Tensor) or (tuple(logits.shape), logits.dtype) != (
             wanted,
             torch.float32,
@@ -79,7 +79,7 @@ class CheckedModel:
         return state
 
     def _rows(self, what: str, value: Any, rows: int) -> None:
-        if not isinstance(value, Tensor) or value.ndim == 0 or len(value) != rows:
+        if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[0] != rows:
             raise self._error(f"{what} is {_told(value)}, not a tensor of {rows} rows")
 
     def _error(self, reason: str) -> PluginError:

@@ -96,7 +96,7 @@ def prepare_qk(
         cos, sin = table.at(positions)
         # Turned as one: an operator costs more than the few rows that it works on.
         turned = apply_rope(torch.cat((q, k), dim=1), cos, sin, table.spec)
-        q, k = turned.split((q.shape[1], k.shape[1]), dim=1)
+        q, k = turned.split_with_sizes((q.shape[1], k.shape[1]), dim=1)
     return q, k
 
 
