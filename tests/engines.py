@@ -28,7 +28,7 @@ from rlt_core.runtime.weights import load_weights
 from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.request import ABORT, ERROR, RUNNING, EngineRequest, Events
 from rlt_core.schedule.scheduler import Scheduler
-from rlt_core.testing.tiny import SPECS
+from rlt_core.testing.tiny import SPECS, VARIANTS
 from rlt_core.testing.tiny_model import make_tiny
 from rlt_core.testing.tiny_plugin import registry_with_tiny
 
@@ -119,7 +119,10 @@ def plan_of(setup: Setup) -> Plan:
 
 def _model_id(name: str) -> str:
     kind, _, variant = name.partition("_")
-    return SPECS[variant].id if kind == "tiny" else kind
+    if kind != "tiny":
+        return kind
+    kind = VARIANTS[variant]["model_type"]
+    return next(spec.id for spec in SPECS.values() if kind in spec.model_types)
 
 
 @dataclass(slots=True)

@@ -208,7 +208,7 @@ _CASES: list[dict[str, float]] = [
 ]
 
 
-@pytest.mark.parametrize("model", mostly_slow(MODELS, "tiny_b"))
+@pytest.mark.parametrize("model", mostly_slow((*MODELS, "tiny_c"), "tiny_b"))
 @pytest.mark.parametrize(("layout", "mode"), mostly_slow(COMBINATIONS, ("last_exited", "skip")))
 def test_gate_against_the_reference(model: str, layout: str, mode: ExitMode, seed: int) -> None:
     """Which plane a deeper reader sees after an exit, per layout and mode (A15, A5, A6).

@@ -69,9 +69,10 @@ MOST_TICKS = 18  # of a prompt alone
 RESIDENT = (State.PROMPT, State.DECODE)
 # A request that is to be preempted always is; one that is to wait may get a slot at once.
 OUTSIDE = 4 * (State.WAITING,) + 3 * (State.PREEMPTED,)
-PREEMPT_SHARE = (
-    0.015  # of the steps in which a resident loses its slot, beside what the pool forces
-)
+# Of the steps in which a resident loses its slot, beside what the pool forces.
+PREEMPT_SHARE = 0.015
+# Of the requests that ask a policy; about a third of the decode rows is to leave before D.
+USE_POLICY = 0.55
 
 
 def meanings(draw: random.Random) -> list[Row]:
@@ -139,7 +140,7 @@ def workload(row: Row, made: list[EngineRequest], draw: random.Random) -> Worklo
         for i, t in enumerate(chosen)
     ]
     ids = [request.request_id for request in requests]
-    gap = draw.choice((0, 0, 0, 2) if aborts else (0, 0, 2, 5))
+    gap = draw.choice((0, 0, 0, 2) if aborts else (0, 0, 1, 3))
     load = Workload(
         setup=replace(setup, num_pages=_tiny_pool(setup, requests, draw))
         if pool == "tiny"
@@ -261,20 +262,22 @@ def _template(meaning: Row, number: int, draw: random.Random, stem: list[int]) -
     prompt = np.array(stem[:alike] + own[alike:], np.int64)
     loops = shape.loops if draw.random() < 0.7 else draw.randint(2, deepest(shape))
     least = draw.choice((1, 1, 1, 2))
-    most = loops if draw.random() < 0.6 else draw.randint(least, loops)
+    most = loops if draw.random() < 0.85 else draw.randint(least, loops)
     outputs = draw.randint(5, 7) if number < 3 else draw.randint(2, 3)
     fields: dict[str, Any] = {
         "loops": loops,
         "min_loops": least,
         "max_loops": most,
-        "use_policy": draw.random() < 0.9,
+        "use_policy": draw.random() < USE_POLICY,
         "state_seed": draw.choice((0, 0, 0, 1, 2)),
     }
     if meaning["policy"] in THRESHOLDS:
         threshold = draw.choice(THRESHOLDS[meaning["policy"]])
         fields["exit_params"] = {"exit_threshold": threshold}
     if meaning["policy"] == "trace":
-        deep = [draw.choice((draw.randint(1, loops), loops)) for _ in range(length + outputs)]
+        deep = [
+            draw.choice((draw.randint(1, loops), loops, loops)) for _ in range(length + outputs)
+        ]
         fields["trace"] = np.array(deep, np.int32)
     fields |= _options(meaning, draw)
     if number >= POOL_SIZE - 2:

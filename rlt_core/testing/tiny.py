@@ -1,4 +1,4 @@
-"""A tiny looped model for tests: its two variants, configuration reader and spec. Imports no torch.
+"""A tiny looped model for tests: its variants, configuration reader and spec. Imports no torch.
 
 Three tracks (prelude, core, coda), an injection of the prelude's output at every loop, a gate, and
 in variant "a" a start state keyed by seed and position, with an option of every kind. The layer
@@ -79,9 +79,9 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": EOS_ID,
 }
 # a: norms on the sum, interleaved rope, a bias on q and k, a random start state; pages of one
-# layer. b: grouped heads, rope on half a head, norms on q and k; pages of two layers, so that the
-# core's planes have two parts.
-VARIANTS: Mapping[str, Mapping[str, Any]] = {
+# layer. b: grouped heads, rope on half a head, norms on q and k; the core's planes have two parts.
+# c: b with twice the layers, so that its parts are pages of two layers; the most costly to run.
+_VARIANTS: dict[str, Mapping[str, Any]] = {
     "a": {
         **_COMMON,
         "prelude_layers": 1,
@@ -104,9 +104,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
         **_COMMON,
         "model_type": PLAIN_TYPE,
         "architectures": ["RltTinyPlainForCausalLM"],
-        "prelude_layers": 2,
-        "core_layers": 4,
-        "coda_layers": 2,
+        "prelude_layers": 1,
+        "core_layers": 2,
+        "coda_layers": 1,
         "loops": 3,
         "max_loops": 3,
         "heads": 4,
@@ -121,6 +121,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
         "keyed_state": False,
     },
 }
+_DEEP = {"prelude_layers": 2, "core_layers": 4, "coda_layers": 2}
+VARIANTS: Mapping[str, Mapping[str, Any]] = {**_VARIANTS, "c": {**_VARIANTS["b"], **_DEEP}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,12 +180,12 @@ def example() -> dict[str, Any]:
 
 
 def plain_example() -> dict[str, Any]:
-    """The same of variant "b", with fewer layers; checks of layouts and policies run on it."""
-    return {**VARIANTS["b"], "prelude_layers": 1, "core_layers": 2, "coda_layers": 1}
+    """The same of variant "b"; checks of layouts and policies run on it."""
+    return dict(VARIANTS["b"])
 
 
 def tiny_shape(variant: str) -> ModelShape:
-    """The shape of variant "a" or "b", without a folder."""
+    """The shape of variant "a", "b" or "c", without a folder."""
     return read_config(dict(VARIANTS[variant]), f"tiny {variant}", frozenset())
 
 

@@ -148,7 +148,7 @@ def make_tiny(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> tuple[ModelShape, TinyModel]:
-    """Variant "a" or "b" with random weights, the same values in every dtype, on any device."""
+    """A variant with random weights, the same values in every dtype, on any device."""
     shape = tiny_shape(variant)
     model = TinyModel(shape, device=torch.device(device), dtype=dtype)
     draw_weights(model, seed)
