@@ -81,10 +81,13 @@ def test_the_cover_is_pairwise() -> None:
         others += [(name, value) for name, values in MEANING.items() for value in values]
         for other in others:
             if frozenset((part, other)) not in covered:
-                # A prompt mode that a layout refuses.
-                with pytest.raises(ConflictError):
-                    plan_of(Setup(**dict((part, other))))  # type: ignore[arg-type]  # as drawn
+                _is_refused(part, other)
     assert len(rows) >= NUM_WORKLOADS
+
+
+def _is_refused(*pair: tuple[str, object]) -> None:
+    with pytest.raises(ConflictError):
+        plan_of(Setup(**dict(pair)))  # type: ignore[arg-type]  # drawn values
 
 
 def test_only_refused_pairs_are_left_out() -> None:
@@ -92,8 +95,7 @@ def test_only_refused_pairs_are_left_out() -> None:
     found = set().union(*map(pairs_of, meanings(random.Random(SEED))))
     pairs = set().union(*map(pairs_of, cover(MEANING, lambda row: True, random.Random(0))))
     for pair in pairs - found:
-        with pytest.raises(ConflictError):
-            plan_of(Setup(**dict(pair)))  # type: ignore[arg-type]  # drawn values
+        _is_refused(*pair)
 
 
 @pytest.mark.slow

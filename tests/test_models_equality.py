@@ -11,7 +11,6 @@ import pytest
 
 from tests.matrix import check_meaning
 from tests.pairwise import Row, cover
-from tests.selection import mostly_slow
 from tests.workloads import SCHEDULE
 
 SEED = 1
@@ -36,10 +35,9 @@ def check(meaning: Row, model: str, schedules: list[Row]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("model", mostly_slow(["huginn_a", "nanbeige_b"], "nanbeige_b"))
-def test_a_few_workloads(model: str) -> None:
-    """The quick part, its seed fixed: mixed depths, state seeds, parked rows and preemptions."""
-    check(MEANINGS[0], model, SCHEDULES[:1])
+def test_a_workload() -> None:
+    """The quick part, its seed fixed: mixed depths, parked rows and preemptions."""
+    check(MEANINGS[0], "nanbeige_b", SCHEDULES[:1])
 
 
 @pytest.mark.slow
