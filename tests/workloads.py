@@ -72,7 +72,7 @@ OUTSIDE = 4 * (State.WAITING,) + 3 * (State.PREEMPTED,)
 # Of the steps in which a resident loses its slot, beside what the pool forces.
 PREEMPT_SHARE = 0.015
 # Of the requests that ask a policy; about a third of the decode rows is to leave before D.
-USE_POLICY = 0.55
+USE_POLICY = 0.8
 
 
 def meanings(draw: random.Random) -> list[Row]:
@@ -151,8 +151,8 @@ def workload(row: Row, made: list[EngineRequest], draw: random.Random) -> Worklo
     )
     if aborts:
         # The last ones are those that wait.
-        load.abort_in = {id_: draw.choice(RESIDENT) for id_ in draw.sample(ids[:5], 3)}
-        load.abort_in |= {id_: draw.choice(OUTSIDE) for id_ in ids[5:]}
+        load.abort_in = {id_: draw.choice(RESIDENT) for id_ in draw.sample(ids[:4], 3)}
+        load.abort_in |= {id_: draw.choice(OUTSIDE) for id_ in ids[4:]}
     return load
 
 
@@ -235,7 +235,7 @@ def _tiny_pool(setup: Setup, requests: list[EngineRequest], draw: random.Random)
         request_pages(kv, r.loops, r.prompt_len or len(r.prompt), len(r.prompt) + r.max_tokens)
         for r in requests
     )
-    return 1 + int(most * draw.choice((1.0, 1.0, 1.2)))
+    return 1 + int(most * draw.choice((1.0, 1.0, 1.1)))
 
 
 def _is_quick(setup: Setup, request: EngineRequest, tiny_pool: bool) -> bool:

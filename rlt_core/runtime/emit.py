@@ -87,6 +87,32 @@ class Emitter:
             drafts=self.drafts,
         )
 
+    def nothing(self) -> Emitted:
+        """The events of a tick in which no row can leave."""
+        s = self.slots
+        none = torch.zeros(0, dtype=torch.int64, device=s.device)
+        top = torch.zeros(0, min(self.needs.num_top, s.vocab_size), device=s.device)
+        sampled = Sampled(
+            token=none,
+            logprob=none.float(),
+            rank=none,
+            top_ids=top.long(),
+            top_logprobs=top,
+            bad=none.bool(),
+        )
+        return Emitted(
+            slot=none,
+            depth=none,
+            finish=none,
+            sampled=sampled,
+            score_depth=None,
+            scored=None,
+            logits=torch.zeros(0, s.vocab_size, device=s.device) if self.keep_logits else None,
+            score_logits=None,
+            counts=none,
+            drafts=None if self.drafts is None else self.drafts[:, :0],
+        )
+
     def missing(self, slot: Tensor) -> Tensor | None:
         """Which of these slots [R] lack the mask of their next output: bool [R]; None where no
         resident has masks."""

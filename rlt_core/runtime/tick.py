@@ -49,7 +49,8 @@ class TickProgram:
         enters, parked = self._entering(t)
         batch = self._batch(t, enters)
         self.slots.note_depth(batch.slot, batch.position, None, batch.enters)
-        self._prelude(t, batch)
+        if t.enters:
+            self._prelude(t, batch)
         before = self.slots.state[batch.home]
         ctx = self._launch(t, batch)
         state = torch.where(batch.live[:, None], self.model.loop(before, ctx), before)
@@ -57,8 +58,8 @@ class TickProgram:
         self._keep(t, batch, state, decided, done)
         self._hand_on(t)
         self._fill(batch, decided)
-        waits, held = self._leaving(t)
-        out = self._leave(t, waits)
+        waits, held = self._leaving(t) if t.leaves else (None, None)
+        out = self.emitter.nothing() if waits is None else self._leave(t, waits)
         out.counts = self._counts(batch, decided, parked if held is None else parked | held, t)
         return out
 

@@ -110,6 +110,8 @@ class TickInputs:
             num_leave=num_leave,
             has_prompt=len(prompt) > 0,
             fan=fan,
+            enters=len(slots) > 0 or bool((prompt.columns[FIRST_TICK] == number).any()),
+            leaves=len(slots) > 0 or len(finish) > 0,
         )
 
 
