@@ -15,6 +15,7 @@ from rlt_core.cli import main
 from rlt_core.contract.errors import OptionError
 from rlt_core.templates.render import write_plugin
 from tests.fresh import ROOT, Built, Environment, build_project
+from tests.warm import Warm
 
 GOLDEN = ROOT / "tests" / "golden" / "ouro_a"
 
@@ -103,24 +104,27 @@ def test_its_wheel_beside_the_core_alone(built: Built, fresh: Environment, tmp_p
     fresh.install(wheel)
     listed = json.loads(fresh.rlt("plugins", "--json").stdout)
     assert [plugin["name"] for plugin in listed["plugins"]] == ["core", "brandnew"]
-    checked = fresh.rlt("check", "brandnew", "--json")
+    folder = tmp_path / "example"
+    with Warm(fresh.python) as warm:
+        checked = warm.rlt(["check", "brandnew", "--json"], tmp_path)
+        made = warm.rlt(["plugin", "example", "brandnew", str(folder)], tmp_path)
+        assert made.returncode == 0, made.stderr
+        _runs(fresh, warm, folder)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     counts = json.loads(checked.stdout)["counts"]
     assert counts["failed"] == 0
     assert counts["passed"] > 30
-    folder = tmp_path / "example"
-    assert fresh.rlt("plugin", "example", "brandnew", str(folder)).returncode == 0
-    _runs(fresh, folder)
     _is_refused(fresh, folder)
 
 
-def _runs(fresh: Environment, folder: Path) -> None:
+def _runs(fresh: Environment, warm: Warm, folder: Path) -> None:
     """Text, and depths that an exit policy of the core changes."""
     command = ["run", str(folder), "Hello", "--json", "--max-tokens", "6", "--ignore-eos"]
     plain = json.loads(fresh.rlt(*command, "--seed", "1").stdout)
     assert isinstance(plain["text"], str)
     assert plain["exit_depths"] == [4] * 6
-    early = fresh.rlt(*command, "--exit-policy", "latent", "--exit-threshold", "100")
+    leave = ["--exit-policy", "latent", "--exit-threshold", "100", "--in-process"]
+    early = warm.rlt([*command, *leave], folder)
     assert json.loads(early.stdout)["exit_depths"] == [4, 1, 1, 1, 1, 1]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.fresh import ROOT, Built, Environment
-from tests.tutorial import Tutorial, TutorialError
+from tests.tutorial import Tutorial, TutorialError, clean
+from tests.warm import Warm
 
 PAGE = ROOT / "docs" / "writing_a_plugin.md"
 
@@ -21,7 +23,8 @@ def test_every_block_of_the_tutorial_runs(built: Built, fresh: Environment, tmp_
     fresh.install(built.wheel("rlt-core"))
     folder = tmp_path / "clean"
     folder.mkdir()
-    kinds = Counter(Tutorial(fresh.python, folder).run(PAGE.read_text(encoding="utf-8")))
+    with Warm(fresh.python, clean()) as warm:
+        kinds = Counter(Tutorial(fresh.python, folder, warm).run(PAGE.read_text(encoding="utf-8")))
     assert kinds["diff"] >= 6
     assert kinds["sh"] >= 6
 
@@ -29,8 +32,6 @@ def test_every_block_of_the_tutorial_runs(built: Built, fresh: Environment, tmp_
 @pytest.mark.slow
 def test_a_block_that_fails_is_seen(tmp_path: Path) -> None:
     """Guards the runner itself: a command, an output or a diff that is wrong must not pass."""
-    import sys
-
     tutorial = Tutorial(Path(sys.executable), tmp_path)
     (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
     tutorial.run("```diff\n--- a.txt\n one\n-two\n+three\n```\n")
@@ -45,3 +46,14 @@ def test_a_block_that_fails_is_seen(tmp_path: Path) -> None:
         with pytest.raises(TutorialError):
             tutorial.run(page)
     tutorial.run("```console\n$ rlt --help\n...\nCommands:\n...\n```\n")
+
+
+def test_a_warm_command_tells_what_a_cold_one_does(tmp_path: Path) -> None:
+    """Guards the shortcut: exit codes, both streams and the directory are the command's own."""
+    with Warm(Path(sys.executable), imports="json") as warm:
+        bad = warm.rlt(["run", "nosuch"], tmp_path)
+        assert (bad.returncode, bad.stdout) == (2, "")
+        assert "no such model folder" in bad.stderr
+        assert warm.rlt(["plugin", "new", "odd"], tmp_path).returncode == 0
+        assert (tmp_path / "rlt-odd").is_dir()
+        assert warm.rlt(["--version"], tmp_path).stdout.startswith("rlt-core")

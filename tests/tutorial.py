@@ -13,8 +13,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.warm import Warm
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -25,10 +27,12 @@ class TutorialError(AssertionError):
 
 @dataclass(frozen=True)
 class Tutorial:
-    """Blocks run with `python`'s environment in `folder`."""
+    """Blocks run with `python`'s environment in `folder`; what `warm` may run, it runs."""
 
     python: Path
     folder: Path
+    warm: Warm | None = None
+    warmed: set[str] = field(default_factory=set)
 
     def run(self, page: str) -> list[str]:
         """Run every block in order; the kinds of blocks that were run."""
@@ -72,6 +76,11 @@ class Tutorial:
 
     def _call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         match command:
+            case ["rlt", *rest] if self._is_warm(rest[0]):
+                assert self.warm is not None, rest
+                # In a process of its own a stage would import torch again.
+                alone = ["--in-process"] if rest[0] == "run" else []
+                return self.warm.rlt([*rest, *alone], self.folder)
             case ["rlt", *rest]:
                 return self._process([str(self.python), "-m", "rlt_core.cli", *rest])
             case ["pip", "install", *rest]:
@@ -84,11 +93,21 @@ class Tutorial:
                 return self._process([*build, *rest])
         raise TutorialError(f"a tutorial runs rlt, pip install and python -m build, not {command}")
 
+    def _is_warm(self, command: str) -> bool:
+        """Every command but the first of its kind, which is a reader's to the last bit."""
+        known = command in self.warmed
+        self.warmed.add(command)
+        return known and self.warm is not None
+
     def _process(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         return subprocess.run(
-            command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=240
+            command, cwd=self.folder, env=clean(), capture_output=True, text=True, timeout=240
         )
+
+
+def clean() -> dict[str, str]:
+    """The environment without what leads to this repository."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
 
 def _files(text: str) -> Iterator[tuple[str, list[str]]]:
