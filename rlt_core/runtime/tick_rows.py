@@ -23,8 +23,8 @@ class TickTensors:
     tiles of (R + N) rows, of (leave + F) rows, and of the A rows alone (None unless the policy
     reads logits). Where a slot has several lanes, R counts rows there; guess_tiles are of one row a
     slot (None unless tokens are guessed). fan: rows of a slot in this tick; least_acceptance as in
-    TickInput. enters, leaves: whether a row may enter or leave in this tick; in one of prompts alone
-    the host knows that none does. tick: a number, or an int64 tensor of no dimension.
+    TickInput. enters, leaves: whether a row may enter or leave in this tick; in one of prompts
+    alone the host knows that none does. tick: a number, or an int64 tensor of no dimension.
     """
 
     tick: int | Tensor
