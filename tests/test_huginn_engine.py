@@ -214,3 +214,18 @@ def test_the_start_state_is_the_request_s_own(warm: bool, seed: int) -> None:
     for step in (3, 20, 40):
         preempted = disturbed(built, replace(request, request_id=10 + step), step)
         assert same(preempted, wanted), step
+
+
+@pytest.mark.slow
+def test_the_authors_tokens_while_others_are_guessed(tables: Path) -> None:
+    """Guards requests that read the state before theirs under strategy `pipeline`: nothing is
+    guessed for them, and their neighbours are guessed for (their tokens are the authors' too)."""
+    name = "huginn_b"
+    built = build(Setup(model=name, policy="fixed", strategy="pipeline", draft_depth=2))
+    requests = [golden(i, name, *kind, tables, 12) for i, kind in enumerate(TOGETHER)]
+    answers = run_together(built, requests)
+    for i, (prompt, kind) in enumerate(TOGETHER):
+        assert same(answers[i], alone(name, prompt, kind, tables), 12)
+    warm = build(Setup(model=name, policy="fixed", strategy="pipeline", draft_depth=2))
+    run_alone(warm, requests[0])
+    assert warm.engine.counts.guesses_checked == 0

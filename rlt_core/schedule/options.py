@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlt_core.contract.errors import RequestError
-from rlt_core.contract.specs import STATE_SEED, Entry, ParamSpec
+from rlt_core.contract.specs import STATE_SEED, ParamSpec
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.option_columns import OptionColumns
 from rlt_core.schedule.record import Record
@@ -27,7 +27,6 @@ class ModelOptions:
         # The state seed has a column of its own (SlotParams.state_seed).
         self._scalars = [s for s in self._specs if s.kind in _DTYPES and s.name != STATE_SEED]
         self._tables = [spec.name for spec in self._specs if spec.kind == "table"]
-        self._guesses = plan.strategy if plan.strategy.entry is Entry.ON_GUESS else None
         self.tables = TableStore(plan.shape.table_widths, max_len)
 
     def check(self, request: EngineRequest) -> None:
@@ -41,10 +40,6 @@ class ModelOptions:
         for name in request.tables:
             if name not in self._tables:
                 raise RequestError(name, f"model '{self._model}' declares no such table")
-        chained = self.chained(request)
-        if chained is not None and self._guesses is not None:
-            reason = f"strategy '{self._guesses.id}' guesses tokens whose predecessor still runs"
-            raise RequestError(chained, f"{reason}; start the engine with another strategy")
 
     def chained(self, request: EngineRequest) -> str | None:
         """The option for which the request reads its predecessor's state; None without one."""
