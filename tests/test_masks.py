@@ -28,6 +28,8 @@ SETUPS = (
     Setup(model="ouro_b", policy="fixed", layout="last_step", num_slots=3, leave_places=1),
     Setup(model="tiny_a", policy="kl", layout="shared", num_slots=4, min_leave=2),
     Setup(model="ouro_b", policy="gate", strategy="cohort", layout="no_fill", min_leave=3),
+    Setup(model="ouro_b", policy="gate", strategy="pipeline", num_slots=4, chunk_size=7),
+    Setup(model="tiny_b", policy="gate", strategy="pipeline", mode="full", num_slots=3),
 )
 NUM_OUTPUTS = 5
 
