@@ -43,31 +43,49 @@ def rlt_attention_backends() -> list[AttentionSpec]:
 
 @hookimpl
 def rlt_ops() -> list[OpSpec]:
-    return [
-        OpSpec(
-            id=f"triton.{op}",
-            op=op,
-            factory=f"rlt_kernels.{module}:{op}",
-            devices=("cuda",),
-            dtypes=_DTYPES,
-            exact=True,
-            capability=_CAPABILITY,
-            priority=_PRIORITY,
-            provides=frozenset({Word.NUM_ROWS} if module == "products" else ()),
-        )
-        for op, module in _OPS.items()
-    ] + [
-        OpSpec(
-            id="triton.steps",
-            op="steps",
-            factory="rlt_kernels.steps.steps:TritonSteps",
-            devices=("cuda",),
-            dtypes=_DTYPES,
-            exact=True,
-            capability=_CAPABILITY,
-            priority=_PRIORITY,
-        )
-    ]
+    return (
+        [
+            OpSpec(
+                id=f"triton.{op}",
+                op=op,
+                factory=f"rlt_kernels.{module}:{op}",
+                devices=("cuda",),
+                dtypes=_DTYPES,
+                exact=True,
+                capability=_CAPABILITY,
+                priority=_PRIORITY,
+                provides=frozenset({Word.NUM_ROWS} if module == "products" else ()),
+            )
+            for op, module in _OPS.items()
+        ]
+        + [
+            # Above the exact ones, so that they are taken wherever they may be.
+            OpSpec(
+                id=f"fastest.{op}",
+                op=op,
+                factory=f"rlt_kernels.fastest:{op}",
+                devices=("cuda",),
+                dtypes=_DTYPES,
+                exact=False,
+                capability=_CAPABILITY,
+                priority=_PRIORITY + 1,
+                provides=frozenset({Word.NUM_ROWS}),
+            )
+            for op in ("linear", "linear_silu_mul")
+        ]
+        + [
+            OpSpec(
+                id="triton.steps",
+                op="steps",
+                factory="rlt_kernels.steps.steps:TritonSteps",
+                devices=("cuda",),
+                dtypes=_DTYPES,
+                exact=True,
+                capability=_CAPABILITY,
+                priority=_PRIORITY,
+            )
+        ]
+    )
 
 
 @hookimpl
