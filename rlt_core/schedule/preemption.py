@@ -22,8 +22,9 @@ class PageReserve:
     need look at them: while every slot could grow by as much again.
     """
 
-    def __init__(self, table: SlotTable, pages: HostPages) -> None:
-        self._table, self._pages = table, pages
+    def __init__(self, table: SlotTable, pages: HostPages, rows_ahead: int = 0) -> None:
+        """rows_ahead: rows of a request that may be in flight before its own position moves."""
+        self._table, self._pages, self._rows_ahead = table, pages, rows_ahead
         self._most_growth = len(pages.columns) * pages.plan.table_rows
         self._plenty = self._most_growth * (2 + AHEAD // pages.plan.page_size)
         self.due = 0  # the tick that must look at all rows again
@@ -32,12 +33,14 @@ class PageReserve:
         """Reserve for `tick`, behind `num_in_flight` others; the slots that cannot go on.
 
         A row advances at most one position a tick, so at the new tick it stands at most at
-        position + num_in_flight. When the pages do not suffice for that, only what is needed at
-        the known position is given. The starved come back first in rank first.
+        position + num_in_flight, with rows_ahead in line behind it. When the pages do not suffice
+        for that, only what is needed at the known position is given. The starved come back first
+        in rank first.
         """
         positions, pages = self._table.positions(), self._pages
         for ahead, leaving in ((AHEAD, self._plenty), (0, 0)):
-            goal = np.minimum(positions + (num_in_flight + 1 + ahead), self._table.cap)
+            most = num_in_flight + 1 + self._rows_ahead + ahead
+            goal = np.minimum(positions + most, self._table.cap)
             short = (goal > pages.page_limit).nonzero()[0]
             if not len(short) or pages.try_extend(short, goal.take(short), leaving):
                 self.due = tick + ahead + 1
@@ -51,7 +54,7 @@ class PageReserve:
     def follow(self, slot: int, position: int, cap: int) -> None:
         """A slot may grow from now on, up to `cap` positions; its row enters at `position` in the
         next tick at first."""
-        if self._pages.page_limit[slot] < min(position + AHEAD + 1, cap):
+        if self._pages.page_limit[slot] < min(position + self._rows_ahead + AHEAD + 1, cap):
             self.due = 0
 
     def leaves_headroom(self, num_pages: int, num_preempted: int = 0) -> bool:

@@ -49,7 +49,7 @@ class Residency:
             config.num_pages,
             shuffle_seed=DEBUG_SHUFFLE_SEED if config.debug else None,
         )
-        self.reserve = PageReserve(self.table, self.pages)
+        self.reserve = PageReserve(self.table, self.pages, max(0, plan.num_lanes - 1))
         self.masks = MaskBook(self.table, plan.shape.vocab_size, config.max_depth)
         self.swapping = Swapping(
             self.pages, config.swap_pages, config.ticks_in_flight, trailing=plan.num_trailing
