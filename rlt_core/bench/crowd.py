@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
@@ -21,7 +21,8 @@ class Window:
 
     seconds: by the host's clock; waited: of these, in which the host had nothing to do but wait
     for the device. depth: mean depth of the tokens. halts: rows that parked and requests that
-    were preempted, which a pool sized for all residents never causes.
+    were preempted, which a pool sized for all residents never causes. checked, held, wasted:
+    TickCounts' guesses_checked, guesses_held and wasted_loops, where tokens are guessed.
     """
 
     ticks: int
@@ -30,10 +31,17 @@ class Window:
     tokens: int
     depth: float
     halts: int
+    checked: int = 0
+    held: int = 0
+    wasted: int = 0
 
     def token_ms(self, residents: int) -> float:
         """Milliseconds between two tokens of a resident, on average."""
         return self.seconds * residents / self.tokens * 1e3
+
+    def token_ticks(self, residents: int) -> float:
+        """Ticks between two tokens of a resident, on average."""
+        return self.ticks * residents / self.tokens
 
     @property
     def host_share(self) -> float:
@@ -42,11 +50,17 @@ class Window:
 
 
 class Crowd:
-    """Requests with the ids 0 to N - 1 in an engine that has no others; they end with it."""
+    """Requests with the ids 0 to N - 1 in an engine that has no others; they end with it.
+    told: hears the events of every tick."""
 
-    def __init__(self, subject: Subject, requests: Sequence[EngineRequest]) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        requests: Sequence[EngineRequest],
+        told: Callable[[Events], None] | None = None,
+    ) -> None:
         self._engine, self._executor = subject.engine, subject.executor
-        self._requests = requests
+        self._requests, self._told = requests, told
         self.made: I64 = np.zeros(len(requests), np.int64)
         self.ended = 0
         self._depths = 0
@@ -63,14 +77,29 @@ class Crowd:
     def advance(self, ticks: int | None = None, *, in_step: bool = False) -> Window:
         """At least `ticks` ticks (None: until every request has ended); in_step: until then all
         residents have made equally many tokens, as at the end of a cohort's round."""
-        tokens, depths = int(self.made.sum()), self._depths
-        halts, waited, done = self._halts(), self._executor.waited, 0
-        start = perf_counter()
-        while self._goes_on(ticks, done, in_step):
+
+        def goes_on(done: int) -> bool:
+            if ticks is None or done < ticks:
+                return True
+            return in_step and bool((self.made != self.made[0]).any())
+
+        return self._window(goes_on)
+
+    def until(self, made: int, *, all_of_them: bool = False) -> Window:
+        """Until the first resident has made so many tokens; all_of_them: until the last has."""
+        which = np.min if all_of_them else np.max
+        return self._window(lambda done: bool(which(self.made) < made))
+
+    def _window(self, goes_on: Callable[[int], bool]) -> Window:
+        """Ticks for as long as goes_on(ticks so far) and not all requests have ended."""
+        tokens, depths, waited, done = int(self.made.sum()), self._depths, self._executor.waited, 0
+        halts, guesses, start = self._halts(), self._guesses(), perf_counter()
+        while self.ended < len(self._requests) and goes_on(done):
             self._step()
             done += 1
         seconds = perf_counter() - start
         made = int(self.made.sum()) - tokens
+        checked, held, wasted = (self._guesses() - guesses).tolist()
         return Window(
             ticks=done,
             seconds=seconds,
@@ -78,14 +107,10 @@ class Crowd:
             tokens=made,
             depth=(self._depths - depths) / max(made, 1),
             halts=self._halts() - halts,
+            checked=checked,
+            held=held,
+            wasted=wasted,
         )
-
-    def _goes_on(self, ticks: int | None, done: int, in_step: bool) -> bool:
-        if self.ended == len(self._requests):
-            return False
-        if ticks is None or done < ticks:
-            return True
-        return in_step and bool((self.made != self.made[0]).any())
 
     def _step(self) -> None:
         events = self._engine.step()
@@ -95,6 +120,8 @@ class Crowd:
                 "Fix: other weights; another seed of --random-weights"
             )
         self._count(events)
+        if self._told is not None:
+            self._told(events)
 
     def _count(self, events: Events) -> None:
         # A request gives one token a tick at most, so that no index is there twice.
@@ -105,6 +132,10 @@ class Crowd:
     def _halts(self) -> int:
         counts = self._engine.counts
         return counts.parked_rows + counts.preemptions
+
+    def _guesses(self) -> I64:
+        counts = self._engine.counts
+        return np.array([counts.guesses_checked, counts.guesses_held, counts.wasted_loops])
 
     def __enter__(self) -> Crowd:
         return self

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import torch
 
 from rlt_core.bench.machine import free_bytes
-from rlt_core.bench.prompts_first import STRATEGIES, after_prompts, with_bench
+from rlt_core.bench.prompts_first import PromptsFirst
 from rlt_core.bench.timed_executor import TimedExecutor
 from rlt_core.bench.traffic import Traffic, measure_traffic
-from rlt_core.contract.errors import CapacityError, OptionError, UnknownNameError
-from rlt_core.contract.protocols import KVLayout
+from rlt_core.contract.errors import CapacityError, OptionError
+from rlt_core.contract.protocols import KVLayout, Strategy
 from rlt_core.kv.accounting import plan_kv, request_pages
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
+from rlt_core.runtime.executor import Executor
 from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.scheduler import Scheduler
 from rlt_core.stage.build import Parts, build_parts, check_device
@@ -39,12 +40,16 @@ class Setting:
     """The model and the choice of parts; None asks the system to pick.
 
     model: a folder, an installed model's id, or None for the demo. random_weights: the seed of
-    weights that are drawn instead of read. num_rows: prompt rows in progress.
+    weights that are drawn instead of read. num_rows: prompt rows in progress. prompts_first: no
+    decode row moves while there are prompts.
     """
 
     model: str | None = None
     random_weights: int | None = None
     strategy: str = "refill"
+    draft_depth: int | None = None
+    prompts: str | None = None
+    prompts_first: bool = True
     exit_policy: str = "fixed"
     kv_layout: str | None = None
     attention: str | None = None
@@ -55,6 +60,7 @@ class Setting:
     graphs: bool | None = None
     page_size: int = 16
     num_rows: int | None = None
+    chunk_size: int | None = None
     ignore_config: tuple[str, ...] = ()
 
     @property
@@ -69,6 +75,8 @@ class Setting:
             model_path=self.model,
             random_weights=self.random_weights,
             strategy=self.strategy,
+            draft_depth=self.draft_depth,
+            prompts=self.prompts,
             exit_policy=self.exit_policy,
             kv_layout=self.kv_layout,
             attention=self.attention,
@@ -79,6 +87,7 @@ class Setting:
             graphs=self.graphs,
             page_size=self.page_size,
             num_rows=rows,
+            chunk_size=self.chunk_size,
             # The same prompts run again and again, and are to be computed each time.
             prefix_cache=False,
             swap_memory=0,
@@ -111,8 +120,6 @@ class Subject:
 
 def check_setting(setting: Setting, registry: Registry) -> Plan:
     """The plan of a setting, before anything is measured. Raises RltErrors."""
-    if setting.strategy not in STRATEGIES:
-        raise UnknownNameError("strategy of a benchmark", setting.strategy, STRATEGIES)
     plan = resolve(setting.config().choice(), registry)
     check_device(plan.device)
     return plan
@@ -127,8 +134,14 @@ def check_length(plan: Plan, option: str, value: int, total: int) -> None:
 
 
 @contextmanager
-def opened(setting: Setting, lengths: Sequence[Lengths], registry: Registry) -> Iterator[Subject]:
+def opened(
+    setting: Setting,
+    lengths: Sequence[Lengths],
+    registry: Registry,
+    before_capture: Callable[[Executor], None] | None = None,
+) -> Iterator[Subject]:
     """A subject with a slot and all pages for every resident; its memory is free afterwards.
+    before_capture: as in stage.build.
 
     Raises CapacityError when the pool, or what is computed beside it, does not fit.
     """
@@ -141,7 +154,7 @@ def opened(setting: Setting, lengths: Sequence[Lengths], registry: Registry) -> 
     )
     _check_memory(plan, kv, num_pages)
     try:
-        subject = _build(_sized(setting, lengths, num_pages), with_bench(registry))
+        subject = _build(setting, _sized(setting, lengths, num_pages), registry, before_capture)
         yield subject
         subject.engine.close()
         del subject
@@ -175,17 +188,26 @@ def setting_dict(setting: Setting, plan: Plan) -> dict[str, object]:
 def _sized(setting: Setting, lengths: Sequence[Lengths], num_pages: int) -> StageConfig:
     """The setting's config with room for the residents."""
     return msgspec.structs.replace(
-        replace(setting, strategy=after_prompts(setting.strategy)).config(),
+        setting.config(),
         num_slots=len(lengths),
         max_len=max(one.total for one in lengths),
         kv_pages=num_pages,
     )
 
 
-def _build(config: StageConfig, registry: Registry) -> Subject:
-    parts = build_parts(config, registry)
+def _build(
+    setting: Setting,
+    config: StageConfig,
+    registry: Registry,
+    before_capture: Callable[[Executor], None] | None,
+) -> Subject:
+    parts = build_parts(config, registry, before_capture)
     executor = TimedExecutor(parts.executor)
-    engine = Engine(Scheduler(parts.plan, parts.sizes.engine, parts.kv), executor)
+    strategy: Strategy = load_object(parts.plan.strategy.factory)()
+    if setting.prompts_first:
+        strategy = PromptsFirst(strategy)
+    scheduler = Scheduler(parts.plan, parts.sizes.engine, parts.kv, strategy)
+    engine = Engine(scheduler, executor)
     ops = parts.executor.services.ops
     traffic = measure_traffic(parts.plan, parts.kv, parts.model, ops)
     return Subject(parts, engine, executor, traffic)

@@ -46,9 +46,12 @@ from rlt_core.schedule.traffic import Traffic
 class Scheduler:
     """The host half of one stage: requests in, ticks out; results in, events out."""
 
-    def __init__(self, plan: Plan, config: EngineConfig, kv: KVPlan) -> None:
+    def __init__(
+        self, plan: Plan, config: EngineConfig, kv: KVPlan, strategy: Strategy | None = None
+    ) -> None:
+        """strategy: None takes the plan's."""
         self._config = config
-        self._strategy = cast(Strategy, load_object(plan.strategy.factory)())
+        self._strategy = strategy or cast(Strategy, load_object(plan.strategy.factory)())
         self._residency = Residency(plan, config, kv)
         self._collector = Collector(self._residency)
         self._params = ParamBuilder(plan.policy.params, config.max_len, self._residency.options)

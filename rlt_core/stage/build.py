@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -47,10 +48,15 @@ def build_engine(config: StageConfig, registry: Registry | None = None) -> Built
     return BuiltEngine(engine=Engine(scheduler, parts.executor), report=report)
 
 
-def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
+def build_parts(
+    config: StageConfig,
+    registry: Registry | None = None,
+    before_capture: Callable[[Executor], None] | None = None,
+) -> Parts:
     """Checks the whole choice, sizes the pool, loads the weights. Raises RltErrors; nothing is
     allocated before every check that needs no weights has passed. `registry` defaults to what is
-    installed."""
+    installed. before_capture: called with the executor before its ticks are captured, for
+    benchmarks that change what they do."""
     plan = resolve(config.choice(), registry)
     check_device(plan.device)
     check_capability(plan)
@@ -72,7 +78,10 @@ def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
     weight_bytes = sum(tensor.nbytes for tensor in model.weight_table().values())
     sizes = replace(sizes, engine=replace(sizes.engine, weight_bytes=weight_bytes))
     try:
-        executor = _ready(Executor(plan, sizes.engine, kv, model, layout), plan)
+        executor = Executor(plan, sizes.engine, kv, model, layout)
+        if before_capture is not None:
+            before_capture(executor)
+        _make_ready(executor, plan)
     except torch.OutOfMemoryError as error:
         raise CapacityError(
             f"{plan.device} has no room for the KV pool, {sizes.engine.num_slots} requests and "
@@ -81,14 +90,13 @@ def build_parts(config: StageConfig, registry: Registry | None = None) -> Parts:
     return Parts(plan=plan, kv=kv, sizes=sizes, model=model, executor=executor)
 
 
-def _ready(executor: Executor, plan: Plan) -> Executor:
-    """Tested for what it claims, and with its graphs."""
+def _make_ready(executor: Executor, plan: Plan) -> None:
+    """Test it for what it claims, and make its graphs."""
     services = executor.services
     self_test_exact(plan, services.ops, services.attention, executor.device)
     if plan.graphs:
         with CaptureBar() as bar:
             executor.capture(bar)
-    return executor
 
 
 def check_device(name: str) -> None:
