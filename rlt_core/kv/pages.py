@@ -64,7 +64,7 @@ class HostPages:
     @property
     def num_free(self) -> int:
         """Pages that can be had: those that hold nothing, and cached ones that nobody uses."""
-        return self._free.num
+        return self._free.num_empty + self.cache.num_idle
 
     @property
     def num_usable(self) -> int:
@@ -194,7 +194,9 @@ class HostPages:
         self._clear(slot, self._index.offsets(kind, columns, start))
         if start:
             self._by_slot[slot][self._index.offsets(kind, start)] = SENTINEL_PAGE
-            self._free.push(self.shared.leave(slot, ended=ended))
+            freed = self.shared.leave(slot, ended=ended)
+            if len(freed):
+                self._free.push(freed)
         self.columns[slot] = self.page_limit[slot] = 0
 
     def take_changes(self) -> tuple[I64, I32]:

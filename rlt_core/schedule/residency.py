@@ -8,6 +8,7 @@ from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import RequestError
 from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import KVPlan
+from rlt_core.kv.prefix import Block
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import EngineConfig
 from rlt_core.schedule.admission import Intake
@@ -139,7 +140,7 @@ class Residency:
         ahead = positions if drops else min(positions + AHEAD, record.need)
         size = self.config.page_size
         # Cached pages that nobody uses count as free, until now.
-        idle = sum(block.num_idle for block in chain if not block.users) - len(chain) * rows
+        idle = _num_idle(chain) - len(chain) * rows if chain else 0
         if self.reserve.has_plenty(-(-ahead // size) * rows + idle):
             positions = ahead
         elif not self.reserve.leaves_headroom(
@@ -149,7 +150,8 @@ class Residency:
         if record.state is State.WAITING:
             self.queue_times.ended(record.arrived)
         self.table.take(record)
-        self.masks.place(record)
+        if record.mask is not None:
+            self.masks.place(record)
         loops = record.request.loops
         self.pages.admit(record.slot, loops, positions, has_prompt=has_prompt, chain=chain)
         self.counts.queued(tick - record.moved)
@@ -213,7 +215,8 @@ class Residency:
             self.sharing.withdraw(record)
         else:
             self.waiting.withdraw()
-        self.swapping.forget(record)
+        if record.swapped is not None:
+            self.swapping.forget(record)
         if record.tables:
             self.options.tables.release(record.tables)
         record.state = State.GONE
@@ -252,10 +255,15 @@ class Residency:
         if record in self.admitted:
             self.admitted.remove(record)
         self.table.release(record)
-        self.masks.leave(slot)
+        if record.mask is not None:
+            self.masks.leave(slot)
         self.pages.free(slot, ended=ended)
         self.cleared.append(slot)
         record.forced = record.keys = None
+
+
+def _num_idle(chain: list[Block]) -> int:
+    return sum(block.num_idle for block in chain if not block.users)
 
 
 def _cover(record: Record, forced: Forced, *, swapped: bool) -> int:
