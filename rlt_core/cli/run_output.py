@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import typer
 
 from rlt_core.api.llm import LLM
-from rlt_core.api.outputs import CompletionOutput, Increment, Logprob, RequestOutput, Usage
+from rlt_core.api.outputs import CompletionOutput, Increment, Logprob, RequestOutput
 from rlt_core.api.tokenizer import Tokenizer
 from rlt_core.cli.run_request import RunRequest
 
@@ -75,7 +75,7 @@ class TextOutput:
         for completion in output.outputs:
             if not request.is_session:
                 typer.echo(f"exit depths: {self._depths(completion)}", err=err)
-        typer.echo(_rate(output.usage, seconds), err=err)
+        typer.echo(_rate(output, seconds), err=err)
         if request.chat and any(c.finish_reason == "length" for c in output.outputs):
             typer.echo("cut off by --max-tokens or --max-model-len", err=True)
 
@@ -171,6 +171,13 @@ def _completion(completion: CompletionOutput, is_chat: bool) -> dict[str, Any]:
         "stop_reason": completion.stop_reason,
         "seed": completion.seed,
     }
+    if completion.drafts is not None:
+        drafts = completion.drafts
+        found["drafts"] = {
+            "checked": drafts.checked,
+            "held": drafts.held,
+            "wasted_loops": drafts.wasted_loops,
+        }
     if completion.logprobs is not None:
         found["logprobs"] = [
             _chosen(token, table)
@@ -195,10 +202,14 @@ def _entry(token: int, value: Logprob) -> dict[str, Any]:
     }
 
 
-def _rate(usage: Usage, seconds: float) -> str:
+def _rate(output: RequestOutput, seconds: float) -> str:
+    usage = output.usage
     count = usage.completion_tokens
     rate = count / seconds if seconds else 0.0
-    return f"{count} tokens, {rate:.1f} tokens/s, mean depth {usage.mean_depth:.2f}"
+    text = f"{count} tokens, {rate:.1f} tokens/s, mean depth {usage.mean_depth:.2f}"
+    drafts = [answer.drafts for answer in output.outputs if answer.drafts is not None]
+    checked, held = sum(d.checked for d in drafts), sum(d.held for d in drafts)
+    return f"{text}, {held} of {checked} guesses held" if checked else text
 
 
 def _numbers(values: list[int]) -> str:

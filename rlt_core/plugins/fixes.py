@@ -14,6 +14,7 @@ from typing import Any
 
 from rlt_core.contract.specs import (
     AttentionSpec,
+    Entry,
     ExitPolicySpec,
     KVLayoutSpec,
     PromptModeSpec,
@@ -88,6 +89,11 @@ def _changes(draft: Draft, registry: Registry) -> Iterator[Change]:
         yield Change("page_size", _PAGE_SIZE, f"--page-size {_PAGE_SIZE}")
     if draft.max_depth != draft.shape.loops:
         yield Change("max_depth", draft.shape.loops, f"--max-depth {draft.shape.loops}")
+    if choice.draft_depth is not None:
+        picked = max(1, draft.shape.loops // 4)
+        if draft.strategy.entry is Entry.ON_GUESS and picked != choice.draft_depth:
+            yield Change("draft_depth", picked, f"--draft-depth {picked}")
+        yield Change("draft_depth", None, "(without --draft-depth)")
     for dtype in DTYPES:
         if dtype != draft.dtype:
             yield Change("dtype", dtype, f"--dtype {dtype}")
