@@ -4,7 +4,8 @@ Measured: planning the tick, pages and page-table changes, applying the results 
 tick, bookkeeping, and the message with its events to a client in another process. Taking a new
 request (checks, queue) is timed apart: it happens when a message comes. In the steady state
 every tick admits one request and ends one, two ticks are in flight, and at 256 slots at least
-64 tokens leave each tick, at depths from 1 to 4 of 4 loops.
+64 tokens leave each tick, at depths from 1 to 4 of 4 loops. Plain ticks, in which nobody comes or
+goes and no prompt runs, are timed behind these: most ticks of a server are such.
 
     rlt bench host --slots 256 --ticks 2000
 """
@@ -36,13 +37,15 @@ DEPTHS = (1, 2, 3, 4)
 PROMPT_LENS = (8, 25)
 PAGE_SIZE, MAX_LEN, LOOPS = 16, 512, 4
 WARM_TICKS = 200
+# Until the last prompt is through; then as many as leave every request short of MAX_LEN.
+SETTLING_TICKS, MOST_PLAIN_TICKS = 50, 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTimes:
     """Microseconds of host work a tick at one number of slots, and what the ticks contained.
 
-    take_mean: microseconds to take one request.
+    take_mean: microseconds to take one request. plain_mean: of ticks with decode rows alone.
     """
 
     num_slots: int
@@ -51,6 +54,7 @@ class HostTimes:
     p50: float
     p99: float
     take_mean: float
+    plain_mean: float
     tokens_per_tick: float
     fewest_tokens: int
     ends_per_tick: float
@@ -64,11 +68,11 @@ class HostTimes:
 def measure_host(num_slots: int, *, ticks: int = 2000, seed: int = 0) -> HostTimes:
     """Run `ticks` steady ticks of a scheduler with `num_slots` residents."""
     with _client() as send:
-        return _Run(num_slots, seed, send).measure(ticks)
+        return HostRun(num_slots, seed, send).measure(ticks)
 
 
-class _Run:
-    """One scheduler in its steady state; `clock` adds up the host's nanoseconds of a tick."""
+class HostRun:
+    """One scheduler in its steady state, and a device that only draws; for tests too."""
 
     def __init__(self, num_slots: int, seed: int, send: Callable[[bytes], None]) -> None:
         plan = synthetic_plan(loops=LOOPS)
@@ -90,14 +94,14 @@ class _Run:
     def measure(self, ticks: int) -> HostTimes:
         """Fill the slots, let the run settle, then time."""
         for _ in range(self._num_slots):
-            self._scheduler.add(self._request())
+            self._scheduler.add(self.request())
         self._submit()
         firsts = 0
         while firsts < self._num_slots:
-            firsts += int(np.count_nonzero(self._tick().depth == LOOPS))
+            firsts += int(np.count_nonzero(self.tick().depth == LOOPS))
         self._device.ending = True
         for _ in range(WARM_TICKS):
-            self._tick(self._request())
+            self.tick(self.request())
         # As a stage does: what lives as long as it is never looked at again.
         gc.collect()
         gc.freeze()
@@ -112,10 +116,10 @@ class _Run:
         before = self._scheduler.counts.slots_reused
         for i in range(ticks):
             self._clock = 0
-            events = self._tick(self._request())
+            events = self.tick(self.request())
             times[i] = self._clock
             tokens[i], ends[i] = len(events.token), np.count_nonzero(events.finish)
-        micros = times / 1000
+        micros, reused = times / 1000, self._scheduler.counts.slots_reused - before
         return HostTimes(
             num_slots=self._num_slots,
             ticks=ticks,
@@ -123,13 +127,33 @@ class _Run:
             p50=float(np.percentile(micros, 50)),
             p99=float(np.percentile(micros, 99)),
             take_mean=self._take_clock / ticks / 1000,
+            plain_mean=self._plain(min(ticks, MOST_PLAIN_TICKS)),
             tokens_per_tick=float(tokens.mean()),
             fewest_tokens=int(tokens.min()),
             ends_per_tick=float(ends.mean()),
-            admissions_per_tick=(self._scheduler.counts.slots_reused - before) / ticks,
+            admissions_per_tick=reused / ticks,
         )
 
-    def _tick(self, request: EngineRequest | None = None) -> Events:
+    def _plain(self, ticks: int) -> float:
+        """Mean microseconds of ticks in which nobody comes or goes."""
+        self.stay()
+        self._clock = 0
+        for _ in range(ticks):
+            self.tick()
+        return self._clock / ticks / 1000
+
+    def resume(self) -> None:
+        """From now on a request ends in every tick."""
+        self._device.ending = True
+
+    def stay(self) -> None:
+        """From now on nobody ends; the prompts in progress are run."""
+        self._device.ending = False
+        for _ in range(SETTLING_TICKS):
+            self.tick()
+
+    def tick(self, request: EngineRequest | None = None) -> Events:
+        """Take a request, if one comes, submit a tick, apply the oldest in flight."""
         start = perf_counter_ns()
         if request is not None:
             self._scheduler.add(request)
@@ -149,7 +173,8 @@ class _Run:
         if tick is not None:
             self._device.submit(tick)
 
-    def _request(self) -> EngineRequest:
+    def request(self) -> EngineRequest:
+        """The next one."""
         self._next_id += 1
         return EngineRequest(
             request_id=self._next_id,

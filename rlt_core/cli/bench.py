@@ -42,13 +42,23 @@ def host(
     if as_json:
         print_json({"unit": "microseconds a tick", "host": [r.as_dict() for r in results]})
         return
-    header = ("slots", "mean us", "p50 us", "p99 us", "take us", "tokens/tick", "ends/tick")
+    header = (
+        "slots",
+        "mean us",
+        "p50 us",
+        "p99 us",
+        "plain us",
+        "take us",
+        "tokens/tick",
+        "ends/tick",
+    )
     rows = [
         (
             str(r.num_slots),
             f"{r.mean:.0f}",
             f"{r.p50:.0f}",
             f"{r.p99:.0f}",
+            f"{r.plain_mean:.0f}",
             f"{r.take_mean:.0f}",
             f"{r.tokens_per_tick:.1f}",
             f"{r.ends_per_tick:.2f}",

@@ -24,6 +24,7 @@ class MaskBook:
     def __init__(self, table: SlotTable, vocab_size: int, max_depth: int) -> None:
         self._table, self._vocab_size, self._max_depth = table, vocab_size, max_depth
         self._new: dict[int, Record] = {}  # by slot
+        self._masked: set[int] = set()  # slots of masked requests
 
     def check(self, request: EngineRequest) -> None:
         """RequestError unless a masked request brings the mask of its first output."""
@@ -50,11 +51,13 @@ class MaskBook:
     def place(self, record: Record) -> None:
         """The request has a slot: the device needs its latest mask."""
         if record.mask is not None:
+            self._masked.add(record.slot)
             self._new[record.slot] = record
             self._table.mask_index[record.slot] = record.mask_index
 
     def leave(self, slot: int) -> None:
         """A request gives its slot back."""
+        self._masked.discard(slot)
         self._new.pop(slot, None)
 
     def take_new(self) -> MaskRows | None:
@@ -71,7 +74,9 @@ class MaskBook:
     def all_wait(self, slots: I64, tick: int) -> bool:
         """Whether each of these slots, which decode, is done with its loops by `tick` and waits
         for a mask: then nothing comes of a tick until a mask is there."""
-        if self._new:
+        # Where one of them has no masks nothing is looked at: this is asked in most ticks, and what
+        # the table has in its log is written down in one go, some ticks at a time.
+        if self._new or len(self._masked) < len(slots):
             return False
         table = self._table
         if not (table.mask_index[slots] < table.num_made(slots)).all():
