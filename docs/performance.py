@@ -1,7 +1,7 @@
 """The tables of performance.md: what the lines of docs/records/performance-*.jsonl hold.
 
-A line is what `rlt bench decode` or `rlt bench depth` prints with --json, or (bench "peer") what
-another engine took for the same work on the same kind of GPU.
+A line is what a benchmark of `rlt bench` prints with --json, or (bench "peer") what another engine
+took for the same work on the same kind of GPU.
 """
 
 from __future__ import annotations
@@ -33,6 +33,16 @@ def depth(folder: Path = RECORDS) -> str:
 def no_exit(folder: Path = RECORDS) -> str:
     """Refill against cohort at full depth."""
     return _sections(read(folder), "no-exit", _no_exit_table)
+
+
+def pipeline(folder: Path = RECORDS) -> str:
+    """Tokens guessed ahead, against refill."""
+    return _sections(read(folder), "pipeline", _pipeline_table)
+
+
+def wavefront(folder: Path = RECORDS) -> str:
+    """Long prompts among decoding requests, by prompt mode."""
+    return _sections(read(folder), "wavefront", _wavefront_table)
 
 
 def read(folder: Path) -> list[Line]:
@@ -144,6 +154,56 @@ def _no_exit_row(r: Line) -> list[str]:
         return [*row, _skipped(r), *[""] * 4]
     row += [_spread(r["cohort_ms"]), _spread(r["together_ms"]), f"{r['together_overhead']:+.1%}"]
     return [*row, _spread(r["spread_ms"]), f"{r['spread_overhead']:+.1%}"]
+
+
+def _pipeline_table(lines: Sequence[Line]) -> str:
+    head = ["context", "batch", "strategy", "draft depth", "acceptance asked", "acceptance"]
+    head += ["ms a token", "ticks a token", "bound, ticks", "over refill", "wasted loops a token"]
+    return table(head, [_pipeline_row(line["results"]) for line in lines])
+
+
+def _pipeline_row(r: Line) -> list[str]:
+    row = [str(r["context"]), str(r["batch"]), r["strategy"]]
+    if "skipped" in r:
+        return [*row, _skipped(r), *[""] * 7]
+    asked = "its own" if r["asked"] is None else f"{r['asked']:.2f}"
+    guessed = r["acceptance"] is not None
+    return [
+        *row,
+        str(r["draft_depth"] or ""),
+        asked if r["draft_depth"] else "",
+        f"{r['acceptance']:.3f}" if guessed else "",
+        _spread(r["token_ms"]),
+        f"{r['token_ticks']:.3f}",
+        f"{r['bound_ticks']:.3f}",
+        f"{r['speedup']:.2f}",
+        f"{r['wasted']:.2f}" if guessed else "",
+    ]
+
+
+def _wavefront_table(lines: Sequence[Line]) -> str:
+    head = ["decoding", "prompts", "mode", "chunk", "rows of a tick", "TTFT, ms", "p50 ITL, ms"]
+    head += ["p99 ITL, ms", "p99 without prompts, ms", "ratio", "total, s", "ticks"]
+    return table(head, [_wavefront_row(line["results"]) for line in lines])
+
+
+def _wavefront_row(r: Line) -> list[str]:
+    if "skipped" in r:
+        return ["", "", r["mode"], str(r["chunk_size"]), _skipped(r), *[""] * 7]
+    return [
+        str(r["decodes"]),
+        f"{r['prompts']} x {r['prompt_len']}",
+        r["mode"],
+        str(r["chunk_size"]),
+        str(r["budget"]),
+        _spread(r["ttft_ms"]),
+        f"{r['p50_ms']:.2f}",
+        f"{r['p99_ms']:.2f}",
+        f"{r['quiet_p99_ms']:.2f}",
+        f"{r['p99_ratio']:.2f}",
+        _spread(r["total_s"]),
+        str(r["ticks"]),
+    ]
 
 
 def _comparable(peer: Line, line: Line) -> bool:

@@ -8,15 +8,20 @@ from pathlib import Path
 import pytest
 
 from docs import performance
+from rlt_core.bench.arrivals import Scene
 from rlt_core.bench.boundary import Boundary
 from rlt_core.bench.decode import DecodeResult, Point
 from rlt_core.bench.depth import DepthResult, NoExitResult
 from rlt_core.bench.depth_runs import Load
+from rlt_core.bench.pipeline import PipelineResult
 from rlt_core.bench.spread import Spread
 from rlt_core.bench.subject import Setting, check_setting
+from rlt_core.bench.wavefront import Mode, WavefrontResult
 from rlt_core.cli.bench_decode import table as decode_table
 from rlt_core.cli.bench_depth import table as depth_table
+from rlt_core.cli.bench_pipeline import table as pipeline_table
 from rlt_core.cli.bench_record import Recorder
+from rlt_core.cli.bench_wavefront import table as wavefront_table
 from rlt_core.contract.errors import CapacityError
 from rlt_core.plugins.registry import discover
 
@@ -48,17 +53,55 @@ DEPTH = DepthResult(
 )
 NO_EXIT = NoExitResult(load=LOAD, cohort_ms=ONE, together_ms=ONE, spread_ms=TWO, halts=0)
 
+PIPELINE = PipelineResult(
+    context=8,
+    batch=2,
+    new_tokens=4,
+    loops=4,
+    strategy="pipeline",
+    draft_depth=1,
+    asked=0.8,
+    token_ms=ONE,
+    token_ticks=1.75,
+    acceptance=0.75,
+    wasted=1.5,
+    checked=100,
+    halts=0,
+    refill_ms=2.0,
+)
+WAVEFRONT = WavefrontResult(
+    scene=Scene(decodes=4, context=8, quiet=3, prompts=2, prompt_len=96, every=0),
+    mode=Mode(name="wavefront", chunk_size=16),
+    budget=64,
+    ttft_ms=TWO,
+    p50_ms=1.0,
+    p99_ms=3.0,
+    quiet_p50_ms=1.25,
+    quiet_p99_ms=1.5,
+    num_waits=77,
+    total_s=ONE,
+    ticks=14,
+)
+
 
 @pytest.fixture
 def records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A folder with what the commands print with --json."""
     registry, setting = discover(), Setting()
     plan = check_setting(setting, registry)
-    for bench, result in (("decode", DECODE), ("depth", DEPTH), ("no-exit", NO_EXIT)):
+    for bench, result in (
+        ("decode", DECODE),
+        ("depth", DEPTH),
+        ("no-exit", NO_EXIT),
+        ("pipeline", PIPELINE),
+        ("wavefront", WAVEFRONT),
+    ):
         given = {"strategy": "refill"} if bench == "decode" else {}
         recorder = Recorder(bench, setting, plan, registry, given, as_json=True)
         recorder.add(result.as_dict())
-        recorder.skip({"context": 9, "batch": 3, "width": 3}, CapacityError("too big\nFix: none"))
+        where = {"context": 9, "batch": 3, "width": 3, "strategy": "pipeline"}
+        where |= {"mode": "wavefront", "chunk_size": 16}
+        recorder.skip(where, CapacityError("too big\nFix: none"))
         lines = capsys.readouterr().out.splitlines()
         (tmp_path / f"performance-{bench}.jsonl").write_text("\n".join(lines) + "\n")
     return tmp_path
@@ -73,7 +116,8 @@ def _rows(text: str) -> list[list[str]]:
 def test_nothing_recorded_is_said(tmp_path: Path) -> None:
     """Guards the page of a fresh clone."""
     assert performance.decode(tmp_path) == performance.MISSING == performance.depth(tmp_path)
-    assert performance.no_exit(tmp_path) == performance.MISSING
+    assert performance.no_exit(tmp_path) == performance.MISSING == performance.pipeline(tmp_path)
+    assert performance.wavefront(tmp_path) == performance.MISSING
 
 
 def test_decode_stands_beside_peers_of_its_shape_and_gpu(records: Path) -> None:
@@ -112,9 +156,27 @@ def test_depth_and_no_exit_rows(records: Path) -> None:
     assert (row[4], row[6]) == ("+0.0%", "+100.0%")
 
 
+def test_pipeline_and_wavefront_rows(records: Path) -> None:
+    """Guards the bound, the speed-up and the ratio, and columns against each other's values."""
+    (row, left_out) = _rows(performance.pipeline(records))
+    assert row[2:6] == ["pipeline", "1", "0.80", "0.750"]
+    assert row[6:] == ["1.00 (0.90 to 1.25)", "1.750", "1.750", "2.00", "1.50"]
+    assert left_out[:4] == ["9", "3", "pipeline", "does not fit: too big"]
+    (row,) = _rows(performance.wavefront(records))
+    assert row[:6] == ["4", "2 x 96", "wavefront", "16", "64", "2.00 (2.00 to 2.00)"]
+    assert row[6:] == ["1.00", "3.00", "1.50", "2.00", "1.00 (0.90 to 1.25)", "14"]
+    assert "does not fit: too big" in performance.wavefront(records)
+
+
 def test_tables_for_people_have_a_cell_per_head() -> None:
     """Guards columns that shift against their heads."""
-    for rows in (decode_table([DECODE]), depth_table([DEPTH]), depth_table([NO_EXIT])):
+    for rows in (
+        decode_table([DECODE]),
+        depth_table([DEPTH]),
+        depth_table([NO_EXIT]),
+        pipeline_table([PIPELINE]),
+        wavefront_table([WAVEFRONT]),
+    ):
         assert len({len(row) for row in rows}) == 1
         assert len(rows) == 2
     assert "1.5%" in decode_table([DECODE])[1]

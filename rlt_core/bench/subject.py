@@ -125,12 +125,18 @@ def check_setting(setting: Setting, registry: Registry) -> Plan:
     return plan
 
 
-def check_length(plan: Plan, option: str, value: int, total: int) -> None:
+def check_length(
+    plan: Plan,
+    option: str,
+    value: int,
+    total: int,
+    fix: str = "Fix: a smaller --context or --new-tokens",
+) -> None:
     """Raise OptionError where a request of `total` positions is more than the model has."""
     most = plan.shape.max_positions
     if total > most:
         reason = f"a request would have {total:,} positions, and the model has {most:,}"
-        raise OptionError(option, value, reason, "Fix: a smaller --context or --new-tokens")
+        raise OptionError(option, value, reason, fix)
 
 
 @contextmanager

@@ -1,0 +1,156 @@
+"""Long prompts that arrive among decoding requests: one run, timed event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
+
+from rlt_core.bench.decode import random_prompts
+from rlt_core.bench.subject import Lengths, Subject
+from rlt_core.contract.errors import RltError
+from rlt_core.plugins.plan import Plan
+from rlt_core.schedule.request import EngineRequest
+
+WARM_TOKENS, ANSWER = 2, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """`decodes` requests with prompts of `context` tokens decode; after `quiet` tokens of each,
+    `prompts` prompts of `prompt_len` tokens arrive, one every `every` ticks (0: all at once)."""
+
+    decodes: int
+    context: int
+    quiet: int
+    prompts: int
+    prompt_len: int
+    every: int
+    seed: int = 0
+
+    def most_ticks(self, loops: int, chunk_size: int) -> int:
+        """From the first arrival to the end, even if prompts and their chunks run one by one."""
+        chunks = -(-self.prompt_len // chunk_size)
+        return self.prompts * (loops * (chunks + ANSWER + 1) + self.every) + 4 * loops
+
+    def most_tokens(self, plan: Plan, chunk_size: int) -> int:
+        """Of a decoding request, which must not end before the prompts have."""
+        ticks = self.most_ticks(plan.shape.loops, chunk_size)
+        # A strategy that guesses gives up to a token a tick.
+        pace = plan.shape.loops if not plan.draft_depth else 1
+        return WARM_TOKENS + self.quiet + ticks // pace + 1
+
+    def lengths(self, plan: Plan, chunk_size: int) -> list[Lengths]:
+        """Of every resident."""
+        most = self.context + self.most_tokens(plan, chunk_size)
+        decoding = Lengths(prompt=self.context, total=most)
+        arriving = Lengths(prompt=self.prompt_len, total=self.prompt_len + ANSWER)
+        return [decoding] * self.decodes + [arriving] * self.prompts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a run gave. quiet, busy: seconds between tokens of the decoding requests, before the
+    first arrival and from it until all prompts have their first tokens. first: seconds from each
+    arrival to its first token. total, ticks: from the first arrival to the last first token.
+    tokens: of every request, the decoding ones first."""
+
+    quiet: list[float]
+    busy: list[float]
+    first: list[float]
+    total: float
+    ticks: int
+    tokens: list[list[int]]
+
+
+class Arrivals:
+    """One run in an engine that has no other requests."""
+
+    def __init__(self, subject: Subject, scene: Scene, chunk_size: int) -> None:
+        self._engine, self._scene, self._plan = subject.engine, scene, subject.plan
+        self._most, num = scene.most_tokens(subject.plan, chunk_size), scene.decodes + scene.prompts
+        self._tokens: list[list[int]] = [[] for _ in range(num)]
+        self._times: list[list[float]] = [[] for _ in range(num)]
+        self._decoding, self._arriving = range(scene.decodes), range(scene.decodes, num)
+        self._ticks = 0
+
+    def run(self) -> Seen:
+        """Warm up, the quiet stretch, the arrivals; all requests have ended then."""
+        for index in self._decoding:
+            self._add(index, self._scene.context, self._most)
+        self._until(self._decoding, WARM_TOKENS)
+        started = perf_counter()
+        self._until(self._decoding, WARM_TOKENS + self._scene.quiet)
+        before, arrived = self._ticks, self._arrive()
+        self._until(self._arriving, 1)
+        ticks, ended = self._ticks - before, perf_counter()
+        # Each wait that began counts with its whole length.
+        self._until(self._decoding, max(len(self._tokens[i]) for i in self._decoding) + 1)
+        busy = self._gaps(arrived[0], perf_counter())
+        self._until(self._arriving, ANSWER)
+        self._end()
+        return Seen(
+            quiet=self._gaps(started, arrived[0]),
+            busy=busy,
+            first=[self._times[i][0] - at for i, at in zip(self._arriving, arrived, strict=True)],
+            total=ended - arrived[0],
+            ticks=ticks,
+            tokens=self._tokens,
+        )
+
+    def _arrive(self) -> list[float]:
+        """Hand over the prompts; when each was."""
+        arrived = []
+        for index in self._arriving:
+            arrived.append(perf_counter())
+            self._add(index, self._scene.prompt_len, ANSWER)
+            for _ in range(self._scene.every if index != self._arriving[-1] else 0):
+                self._step()
+        return arrived
+
+    def _add(self, index: int, length: int, max_tokens: int) -> None:
+        loops = self._plan.shape.loops
+        (prompt,) = random_prompts(self._plan, length, 1, self._scene.seed + index)
+        request = EngineRequest(
+            request_id=index,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            loops=loops,
+            max_loops=loops,
+            use_policy=False,
+            num_logprobs=-1,
+        )
+        self._engine.add(request)
+
+    def _until(self, which: Sequence[int], made: int) -> None:
+        """Until each of these has made so many tokens."""
+        while min(len(self._tokens[i]) for i in which) < made:
+            if not self._engine.has_work:
+                raise RuntimeError(f"all requests ended before {which} had {made} tokens each")
+            self._step()
+
+    def _step(self) -> None:
+        events = self._engine.step()
+        now, self._ticks = perf_counter(), self._ticks + 1
+        if events.errors:
+            raise RltError(
+                f"a request failed: {next(iter(events.errors.values()))}\n"
+                "Fix: other weights; another seed of --random-weights"
+            )
+        for index, token in zip(events.request_id.tolist(), events.token.tolist(), strict=True):
+            if token >= 0:
+                self._tokens[index].append(token)
+                self._times[index].append(now)
+
+    def _gaps(self, after: float, until: float) -> list[float]:
+        """Seconds between tokens of the decoding requests, of those that end in this stretch."""
+        times = [self._times[i] for i in self._decoding]
+        pairs = [pair for one in times for pair in pairwise(one)]
+        return [now - last for last, now in pairs if after < now <= until]
+
+    def _end(self) -> None:
+        for index in self._decoding:
+            self._engine.abort(index)
+        while self._engine.has_work:
+            self._engine.step()

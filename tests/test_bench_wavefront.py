@@ -1,0 +1,112 @@
+"""`rlt bench wavefront` measures what it says: ticks, waits and tokens are checked, never times."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from rlt_core.bench.arrivals import Scene
+from rlt_core.bench.subject import Setting
+from rlt_core.bench.wavefront import Mode, WavefrontBench, modes
+from rlt_core.cli import bench, main
+from rlt_core.contract.errors import RltError
+from rlt_core.plugins.registry import discover
+
+GOLDEN = Path(__file__).parent / "golden" / "ouro_b"
+CHUNKED, WAVEFRONT = Mode(name="chunked", chunk_size=4), Mode(name="wavefront", chunk_size=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds a config.json alone."""
+    made = tmp_path_factory.mktemp("shape")
+    shutil.copy(GOLDEN / "config.json", made)
+    return made
+
+
+def test_one_prompt_takes_its_chunks_and_the_loops_once(folder: Path) -> None:
+    """Guards the ticks of both modes at one budget, the waits that are counted, and the comparison
+    of tokens."""
+    setting = Setting(model=str(folder), random_weights=0, num_rows=16)
+    made = WavefrontBench(setting, discover(), repeat=1)
+    scene = Scene(decodes=2, context=3, quiet=3, prompts=1, prompt_len=22, every=0)
+    chunked, grid = made.measure(scene, CHUNKED), made.measure(scene, WAVEFRONT)
+    # 6 chunks, 4 loops: D ceil(P / C) and ceil(P / C) + D - 1, and the ticks in flight alike.
+    assert chunked.ticks - 4 * 6 == grid.ticks - (6 + 3)
+    assert 0 <= grid.ticks - (6 + 3) <= 2
+    # Every decoding request has a token in 4 ticks; each wait that began is counted.
+    assert 2 * (chunked.ticks // 4) <= chunked.num_waits <= 2 * (chunked.ticks // 4 + 2)
+    assert (chunked.budget, grid.budget) == (16, 16)
+    assert made._tokens is not None
+    made._tokens[2][1] += 1
+    with pytest.raises(RltError, match="request 2 got other tokens"):
+        made.measure(scene, WAVEFRONT)
+
+
+def test_arrivals_one_after_the_other(folder: Path) -> None:
+    """Guards --every: the second prompt comes later, and a strategy that guesses ends nobody
+    before the prompts are done."""
+    setting = Setting(model=str(folder), random_weights=0, num_rows=16, strategy="pipeline")
+    scene = Scene(decodes=1, context=3, quiet=1, prompts=2, prompt_len=9, every=7)
+    found = WavefrontBench(setting, discover(), repeat=1).measure(scene, WAVEFRONT)
+    assert found.ticks >= 7 + 3 + 3
+    assert found.ttft_ms.max / 1e3 < found.total_s.median
+
+
+def test_the_whole_budget_is_compared_too() -> None:
+    """Guards chunked prompts against being measured only in the small chunks of a wavefront."""
+    whole = Mode(name="chunked", chunk_size=16)
+    assert modes(16, 4) == [whole, CHUNKED, WAVEFRONT]
+    assert modes(4, 4) == [CHUNKED, WAVEFRONT]
+
+
+@pytest.mark.slow
+def test_lines_have_every_field(folder: Path) -> None:
+    """Guards the JSON lines that docs/performance.md is made of."""
+    app = typer.Typer()
+    bench.register(app)
+    sizes = "--decodes 1 --context 3 --prompts 1 --prompt-len 9 --max-num-tokens 8 --repeat 1"
+    argv = ["bench", "wavefront", "--random-weights", str(folder), *sizes.split(), "--json"]
+    result = CliRunner().invoke(app, argv)
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    found = [line["results"] for line in lines]
+    assert [(r["mode"], r["chunk_size"]) for r in found] == [
+        ("chunked", 8),
+        ("chunked", 2),
+        ("wavefront", 2),
+    ]
+    assert lines[0]["bench"] == "wavefront"
+    for r in found:
+        assert (r["decodes"], r["prompts"], r["prompt_len"], r["budget"]) == (1, 1, 9, 8)
+        assert r["p99_ratio"] == pytest.approx(r["p99_ms"] / r["quiet_p99_ms"])
+        assert 0 < r["p50_ms"] <= r["p99_ms"]
+        assert 0 < r["ttft_ms"]["median"] / 1e3 <= r["total_s"]["median"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--chunk-size", "65"], "--max-num-tokens"),
+        (["--strategy", "refil"], "did you mean refill?"),
+        (["--kv-layout", "shared"], "prompt_by_depth"),
+        (["--prompt-len", "9000000"], "--prompt-len"),
+        (["--draft-depth", "1"], "guesses no tokens"),
+        (["--decodes", "0"], "--decodes"),
+        (["ouro", "--random-weights", "."], "give one of them"),
+    ],
+)
+def test_errors_are_short_and_give_exit_code_2(
+    argv: list[str], says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Guards users against a traceback, and against a wait before a refusal."""
+    assert main(["bench", "wavefront", *argv]) == 2
+    err = capfd.readouterr().err
+    assert says in err
+    assert "Traceback" not in err
+    assert 1 <= len(err.strip().splitlines()) <= 4
