@@ -4,6 +4,7 @@
 #   make test       set up, then the whole test suite      make test-fast   without the slow tests
 #   make check      lint, format, types, generated docs    make docs        write generated docs
 #   make test-server  schemathesis and lm-eval against a server
+#   make test-browser the page in headless Chromium, which it installs where it may
 #   make test-gpu   the tests that need a CUDA device      make bench       host work per tick
 #   make wheels     five wheels and five sdists in dist/   make setup       only the set-up
 
@@ -11,6 +12,7 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.rlt-installed
 TOOLS_STAMP := $(VENV)/.rlt-server-tests
+BROWSER_STAMP := $(VENV)/.rlt-browser-tests
 TORCH ?= torch==2.13.0
 # Two processes, on machines with more cores too: each may need a gigabyte. JOBS=8 for more.
 JOBS ?= 2
@@ -24,7 +26,7 @@ DOCS := $(wildcard README.md docs/*.md)
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: setup run test test-fast test-server test-gpu check format docs bench wheels clean
+.PHONY: setup run test test-fast test-server test-browser test-gpu check format docs bench wheels clean
 
 setup: $(STAMP)
 
@@ -32,14 +34,24 @@ run: $(STAMP)
 	$(VENV)/bin/rlt run --seed 0
 
 test: $(STAMP)
-	$(PYTEST) -m "not server"
+	$(PYTEST) -m "not server and not browser"
 
 test-fast: $(STAMP)
-	$(PYTEST) -m "not slow and not server"
+	$(PYTEST) -m "not slow and not server and not browser"
 
 # Foreign tools that speak to a server; they are large, and installed when first asked for.
 test-server: $(TOOLS_STAMP)
 	$(PY) -m pytest -m server tests/server_tools
+
+# Without a Chromium it fails: a browser that is missing is no test that passed.
+test-browser: $(BROWSER_STAMP)
+	@command -v chromium chromium-browser google-chrome >/dev/null || test -n "$$RLT_CHROMIUM" || \
+	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -q && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends \
+	      chromium fonts-dejavu-core; } || \
+	  { echo "make test-browser needs Chromium: apt-get install chromium, or" >&2; \
+	    echo "RLT_CHROMIUM=/path/to/chromium make test-browser" >&2; exit 2; }
+	$(PY) -m pytest -m browser tests/browser
 
 test-gpu: $(STAMP)
 	$(PY) -m pytest -m gpu
@@ -83,4 +95,8 @@ $(STAMP): pyproject.toml $(PLUGINS:%=%/pyproject.toml) | $(PY)
 
 $(TOOLS_STAMP): $(STAMP)
 	$(PY) -m pip install --quiet --editable ".[server-tests]"
+	@touch $@
+
+$(BROWSER_STAMP): $(STAMP)
+	$(PY) -m pip install --quiet --editable ".[browser-tests]"
 	@touch $@

@@ -154,8 +154,8 @@ function say(words) {
 }
 
 function ended(answer) {
-  const why = { length: "at the most tokens asked for", stop: "by the model", tool_calls: "by a tool call" };
-  return `Ended ${why[answer.reason] ?? ""} after ${tokensOf(answer)}`;
+  const why = { length: "the limit", stop: "the model's end", tool_calls: "a tool call" }[answer.reason];
+  return `Ended after ${tokensOf(answer)}${why ? `: ${why}` : ""}`;
 }
 
 function tokensOf({ tokens }) {

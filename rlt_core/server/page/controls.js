@@ -17,6 +17,7 @@ export class Controls {
     if (JSON.stringify(facts) === JSON.stringify(this.#facts)) return;
     this.#facts = facts;
     at("kinds").hidden = !facts.has_chat;
+    at("first-hint").hidden = facts.exit_mode !== "skip";
     at("max-tokens").max = facts.max_tokens;
     at("max-tokens").value = Math.min(at("max-tokens").value, facts.max_tokens);
     for (const id of ["min-loops", "max-loops"]) at(id).max = this.#deepest;

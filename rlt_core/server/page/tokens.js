@@ -5,7 +5,6 @@ export class TokenView {
   #tip;
   #tokens = [];
   #scale = 1;
-  #current = -1;
 
   constructor(box, tip) {
     this.#box = box;
@@ -15,14 +14,14 @@ export class TokenView {
     box.addEventListener("focusin", (event) => this.#point(event.target));
     box.addEventListener("focusout", () => this.hide());
     box.addEventListener("keydown", (event) => this.#key(event));
-    addEventListener("scroll", () => this.hide(), { passive: true });
+    // Going to a token by key may scroll it into view, here or in the box: the tooltip goes along.
+    addEventListener("scroll", () => this.#follow(), { passive: true, capture: true });
   }
 
   // A new answer; its tokens leave after at most `depth` loops.
   begin(depth) {
     this.#tokens = [];
     this.#scale = depth;
-    this.#current = -1;
     this.#box.replaceChildren();
     this.hide();
   }
@@ -68,6 +67,11 @@ export class TokenView {
     const span = this.#box.children[i];
     span.setAttribute("aria-describedby", this.#tip.id);
     span.classList.add("told");
+  }
+
+  #follow() {
+    const told = this.#box.querySelector(".told");
+    if (told) this.#lay(told.getClientRects()[0]);
   }
 
   #point(target) {
