@@ -45,7 +45,8 @@ test-server: $(TOOLS_STAMP)
 
 # Without a Chromium it fails: a browser that is missing is no test that passed.
 test-browser: $(BROWSER_STAMP)
-	@command -v chromium chromium-browser google-chrome >/dev/null || test -n "$$RLT_CHROMIUM" || \
+	@{ test -n "$$RLT_CHROMIUM" || command -v chromium || command -v chromium-browser || \
+	  command -v google-chrome; } >/dev/null || \
 	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -q && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends \
 	      chromium fonts-dejavu-core; } || \

@@ -1,4 +1,4 @@
-"""A browser for the session, a server with the demo, and visits that are checked at their end."""
+"""A browser for this folder, a server with the demo, and visits that are checked at their end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tests.browser.kit import Visit
 
 
-@pytest.fixture(scope="session")
+# Not of the session: while it is open, no other test can run an event loop in this thread.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
@@ -26,7 +27,7 @@ def browser() -> Iterator[Browser]:
             yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`rlt serve` with nothing named; its URL."""
     with started(tmp_path_factory.mktemp("serve")) as (url, _):

@@ -6,13 +6,13 @@ import base64
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, Route, expect
 
 from rlt_core.api.async_llm import AsyncLLM
 from tests.chat_kit import chat_folder
@@ -109,9 +109,9 @@ class Visit:
     def picture(self, name: str) -> bytes:
         """A picture of the whole page, kept in build/page/."""
         SHOTS.mkdir(parents=True, exist_ok=True)
-        return self.page.screenshot(
-            path=SHOTS / f"{name}.png", full_page=True, animations="disabled"
-        )
+        path = SHOTS / f"{name}.png"
+        found: bytes = self.page.screenshot(path=path, full_page=True, animations="disabled")
+        return found
 
     def read(self, picture: bytes, places: Sequence[tuple[float, float]]) -> dict[str, Any]:
         """`colours`: how many a picture has; `at`: those at places (pixels)."""
@@ -134,6 +134,11 @@ class Visit:
         if is_error and not any(part in message.text for part in self.allowed):
             print(message.text, file=sys.stderr)
             self.errors.append(message.text)
+
+
+def streaming(text: str) -> Callable[[Route], None]:
+    """Answers a request with a stream of this text."""
+    return lambda route: route.fulfill(content_type="text/event-stream", body=text)
 
 
 def contrast(one: Sequence[int], other: Sequence[int]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +11,9 @@ import httpx
 import pytest
 
 pytest.importorskip("playwright", reason="needs rlt-core[browser-tests]")
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 
-from tests.browser.kit import Visit, echoing
+from tests.browser.kit import Visit, echoing, streaming
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 Visits = Callable[..., Visit]
@@ -172,6 +173,26 @@ def test_a_text_is_never_markup(kind: str, echo: str, visit: Visits) -> None:
     assert ("prompt" in body) == (kind != "chat")
 
 
+def test_a_token_that_is_a_whole_tag_is_text(echo: str, visit: Visits) -> None:
+    """Characters one by one are no markup, whichever way they get in; a token that holds a whole
+    element is."""
+    seen = visit(echo).open()
+    marked = {"text": SCRIPT, "index": 0, "finish_reason": "stop", "exit_depths": [2]}
+    own = {"tokens": [SCRIPT], "token_logprobs": [-1.0], "text_offset": [0]}
+    entry = {"token": SCRIPT, "logprob": -1.0, "bytes": list(SCRIPT.encode())}
+    for kind, logprobs in (("text", own), ("chat", {"content": [entry]})):
+        choice = {**marked, "token_ids": [5], "logprobs": logprobs}
+        event = f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n"
+        seen.page.route("**/v1/**/completions", streaming(event))
+        seen.page.route("**/v1/completions", streaming(event))
+        seen.page.get_by_role("radio", name=kind).check()
+        seen.ask()
+        assert [token["text"] for token in seen.tokens] == [SCRIPT]
+        seen.page.locator(".token").hover(position={"x": 5, "y": 5})
+        expect(seen.page.get_by_role("tooltip")).to_contain_text("<script>")
+        assert seen.page.locator("main script, main img, #tip script, #tip img").count() == 0
+
+
 def test_the_engine_is_watched_while_it_can_be_seen(demo: str, visit: Visits) -> None:
     """The state stood still, or a forgotten tab asked for it for ever."""
     seen = visit(demo).open()
@@ -179,7 +200,7 @@ def test_the_engine_is_watched_while_it_can_be_seen(demo: str, visit: Visits) ->
     expect(seen.page.locator("#model")).to_contain_text("demo · ouro, 4 loops")
     rows = seen.page.locator("#row-loops li")
     expect(rows).to_have_count(4)
-    before = rows.first.inner_text()
+    before = rows.first.text_content() or ""
     seen.ask()
     expect(rows.first).not_to_have_text(before)
     polls = [r for r in seen.requests if r.url.endswith("/v1/engine")]
@@ -193,46 +214,3 @@ def test_the_engine_is_watched_while_it_can_be_seen(demo: str, visit: Visits) ->
     count = len(seen.requests)
     seen.page.wait_for_timeout(2500)
     assert len(seen.requests) == count
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "words"),
-    [
-        (429, {"Retry-After": "7"}, "The server is full: so it is. Try again in 7 s."),
-        (503, {"Retry-After": "5"}, "No model serves now: so it is. Try again in 5 s."),
-        (400, {}, "The server refuses this: so it is."),
-        (401, {}, "The server asks for an API key, and this one is not known."),
-    ],
-)
-def test_errors_are_told_in_words(
-    status: int, headers: dict[str, str], words: str, demo: str, visit: Visits
-) -> None:
-    """A refusal left the page waiting, or showed a number."""
-    seen = visit(demo, allowed=(f"status of {status}",)).open()
-    body = {"error": {"message": "so it is", "type": "x", "param": None, "code": None}}
-    seen.page.route(
-        "**/v1/completions",
-        lambda route: route.fulfill(status=status, headers=headers, json=body),
-    )
-    seen.page.get_by_role("button", name="Generate").click()
-    expect(seen.page.get_by_role("alert")).to_have_text(words)
-    assert seen.page.locator("#key-form").is_visible() == (status == 401)
-    seen.page.unroute("**/v1/completions")
-    seen.ask()
-    expect(seen.page.locator("#problem")).to_be_hidden()
-
-
-def test_a_stream_that_fails_says_so(demo: str, visit: Visits) -> None:
-    """A stage that died in the middle of an answer looked like the answer's end."""
-    seen = visit(demo).open()
-    event = 'data: {"error": {"message": "the stage ended"}}\n\n'
-    for sent, words in ((event, "No model serves now: the stage ended."), ("", "broke off")):
-        seen.page.route("**/v1/completions", _streaming(sent))
-        seen.page.get_by_role("button", name="Generate").click()
-        expect(seen.page.get_by_role("alert")).to_contain_text(words)
-        seen.page.unroute("**/v1/completions")
-
-
-def _streaming(text: str) -> Callable[[Route], None]:
-    """Answers a request with a stream of this text."""
-    return lambda route: route.fulfill(content_type="text/event-stream", body=text)
