@@ -34,7 +34,7 @@ export class EngineView {
     } finally {
       this.#asking = false;
     }
-    if (!document.hidden) this.#timer = setTimeout(() => this.ask(), EVERY_MS);
+    this.#timer = setTimeout(() => this.ask(), EVERY_MS);
   }
 
   #show(engine) {
