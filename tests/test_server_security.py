@@ -56,7 +56,8 @@ def test_every_route_but_health_wants_a_key(headers: dict[str, str]) -> None:
                 assert answer.headers["www-authenticate"].startswith("Bearer")
                 if method != "HEAD":
                     assert answer.json()["error"]["code"] == "invalid_api_key"
-        assert {"/metrics", "/openapi.json", "/version", "/v1/models"} <= seen
+        asked = {"/", "/page/{name}", "/metrics", "/openapi.json", "/version", "/v1/models"}
+        assert asked <= seen
 
     run(scene())
 
