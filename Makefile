@@ -5,6 +5,7 @@
 #   make check      lint, format, types, generated docs    make docs        write generated docs
 #   make test-server  schemathesis and lm-eval against a server
 #   make test-browser the page in headless Chromium, which it installs where it may
+#   make load       64 clients against a server for two minutes (LOAD_S=30 for less)
 #   make test-gpu   the tests that need a CUDA device      make bench       host work per tick
 #   make wheels     five wheels and five sdists in dist/   make setup       only the set-up
 
@@ -16,6 +17,7 @@ BROWSER_STAMP := $(VENV)/.rlt-browser-tests
 TORCH ?= torch==2.13.0
 # Two processes, on machines with more cores too: each may need a gigabyte. JOBS=8 for more.
 JOBS ?= 2
+LOAD_S ?= 120
 # Each process starts with half of the tests in their order, and takes over from the other when it
 # has none left: no file is the long tail, and a module's fixtures are mostly built once.
 PYTEST := $(PY) -m pytest -n $(JOBS) --dist worksteal
@@ -26,7 +28,7 @@ DOCS := $(wildcard README.md docs/*.md)
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: setup run test test-fast test-server test-browser test-gpu check format docs bench wheels clean
+.PHONY: setup run test test-fast test-server test-browser load test-gpu check format docs bench wheels clean
 
 setup: $(STAMP)
 
@@ -53,6 +55,9 @@ test-browser: $(BROWSER_STAMP)
 	  { echo "make test-browser needs Chromium: apt-get install chromium, or" >&2; \
 	    echo "RLT_CHROMIUM=/path/to/chromium make test-browser" >&2; exit 2; }
 	$(PY) -m pytest -m browser tests/browser
+
+load: $(STAMP)
+	$(PY) -m pytest -m server -rP --load-seconds $(LOAD_S) tests/load
 
 test-gpu: $(STAMP)
 	$(PY) -m pytest -m gpu

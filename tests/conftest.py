@@ -21,6 +21,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--load-seconds", type=float, default=30.0, help="how long tests/load lasts")
     parser.addoption("--seed", type=int, default=None, help="the seed of all random tests")
 
 

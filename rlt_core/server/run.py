@@ -19,6 +19,9 @@ from rlt_core.server.settings import ServerSettings
 
 INTERRUPTED = 130
 _CLOSE_S = 5
+# Longer than clients keep an idle connection (httpx, and so openai's: 5 s, as uvicorn by default):
+# whoever closes it first must not be the one that gets the next request.
+_KEEP_ALIVE_S = 75
 
 
 def bind(settings: ServerSettings) -> socket.socket:
@@ -111,6 +114,7 @@ class Service:
             server_header=False,
             headers=[("X-Content-Type-Options", "nosniff")],
             proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_CLOSE_S,
         )
 
