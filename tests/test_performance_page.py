@@ -97,7 +97,7 @@ def records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
         ("wavefront", WAVEFRONT),
     ):
         given = {"strategy": "refill"} if bench == "decode" else {}
-        recorder = Recorder(bench, setting, plan, registry, given, as_json=True)
+        recorder = Recorder.of(bench, setting, plan, registry, given, as_json=True)
         recorder.add(result.as_dict())
         where = {"context": 9, "batch": 3, "width": 3, "strategy": "pipeline"}
         where |= {"mode": "wavefront", "chunk_size": 16}

@@ -44,6 +44,7 @@ def stage_config(
     page_size: int = 16,
     prefix_cache: bool = True,
     swap_memory: int | None = None,
+    random_weights: int | None = None,
     ignore_config: Iterable[str] = (),
     exact: bool = True,
     graphs: bool | None = None,
@@ -57,7 +58,8 @@ def stage_config(
     for no guesses. max_model_len: positions of one request. kv_memory in bytes or
     kv_pages: the pool. prefix_cache: written pages stay for later requests.
     swap_memory: bytes of host memory for pages of preempted requests, 0: they are computed again.
-    graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
+    random_weights: the seed of weights that are drawn, for benchmarks: the folder needs a
+    config.json alone. graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
     None: the system picks, and reports it in `LLM.notes`.
     """
     values = locals()
@@ -96,6 +98,7 @@ def stage_config(
         kv_memory=kv_memory,
         kv_pages=kv_pages,
         prefix_cache=prefix_cache,
+        random_weights=random_weights,
         swap_memory=swap_memory,
         debug=debug,
         engine_factory=engine_factory,

@@ -172,10 +172,15 @@ def opened(
 
 def setting_dict(setting: Setting, plan: Plan) -> dict[str, object]:
     """What was chosen and what it became, for JSON; a folder by its last name."""
+    return plan_dict(plan, setting.random_weights, setting.config().num_rows)
+
+
+def plan_dict(plan: Plan, random_weights: int | None, num_rows: int | None) -> dict[str, object]:
+    """`setting_dict` of a plan."""
     return {
         "model": plan.model.id,
         "folder": os.path.basename(os.path.normpath(str(Path(plan.choice.model_path or ".")))),
-        "random_weights": setting.random_weights,
+        "random_weights": random_weights,
         "loops": plan.shape.loops,
         "device": plan.device,
         "dtype": plan.dtype,
@@ -187,7 +192,7 @@ def setting_dict(setting: Setting, plan: Plan) -> dict[str, object]:
         "attention": plan.attention.id,
         "ops": {op: spec.id for op, spec in sorted(plan.ops.items())},
         "page_size": plan.choice.page_size,
-        "num_rows": setting.config().num_rows,
+        "num_rows": num_rows,
     }
 
 

@@ -8,8 +8,10 @@ import typer
 
 from rlt_core.cli.bench_decode import decode
 from rlt_core.cli.bench_depth import depth
+from rlt_core.cli.bench_inside import profile, trace
 from rlt_core.cli.bench_kernels import kernels
 from rlt_core.cli.bench_pipeline import pipeline
+from rlt_core.cli.bench_serve import serve
 from rlt_core.cli.bench_wavefront import wavefront
 from rlt_core.cli.options import AsJson
 from rlt_core.cli.output import print_columns, print_json
@@ -20,7 +22,7 @@ SLOTS = (16, 64, 256, 1024)
 def register(app: typer.Typer) -> None:
     """Add `rlt bench` to the command line."""
     group = typer.Typer(help="Measure parts of rlt on this machine.", no_args_is_help=True)
-    for command in (host, decode, depth, pipeline, wavefront, kernels):
+    for command in (host, serve, decode, depth, pipeline, wavefront, kernels, profile, trace):
         group.command(command.__name__)(command)
     app.add_typer(group, name="bench")
 

@@ -96,7 +96,7 @@ def decode(
     if profile and not setting.on_gpu:
         raise OptionError("--profile", device, "it watches a GPU", "Fix: --device cuda")
     given = {"strategy": strategy, "repeat": repeat, "seed": seed}
-    recorder = Recorder("decode", setting, plan, registry, given, as_json=as_json)
+    recorder = Recorder.of("decode", setting, plan, registry, given, as_json=as_json)
     results = []
     with progress(len(points)) as steps:
         bandwidth = read_bandwidth(torch.device(plan.device))

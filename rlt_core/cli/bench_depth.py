@@ -130,7 +130,7 @@ def depth(
     sources = [] if no_exit else _sources(distribution, depths, plan.shape.loops, seed)
     windows = num_windows(plan, len(sources), repeat, no_exit=no_exit)
     name, given = "no-exit" if no_exit else "depth", {"repeat": repeat, "seed": seed}
-    recorder = Recorder(name, setting, plan, registry, given, as_json=as_json)
+    recorder = Recorder.of(name, setting, plan, registry, given, as_json=as_json)
     results: list[DepthResult | NoExitResult] = []
     with progress(windows * len(loads)) as steps:
         bench = DepthBench(setting, plan, registry, repeat=repeat, told=steps.done)

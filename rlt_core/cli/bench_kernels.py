@@ -74,7 +74,7 @@ def kernels(
     on = torch.device(plan.device)
     reads, products = read_bandwidth(on), product_rate(on, getattr(torch, plan.dtype))
     given = {"context": context, "reads_bytes_per_s": reads, "products_per_s": products}
-    recorder = Recorder("kernels", setting, plan, registry, given, as_json=as_json)
+    recorder = Recorder.of("kernels", setting, plan, registry, given, as_json=as_json)
     results = []
     with progress(len(points)) as steps:
         for subject, num in points:

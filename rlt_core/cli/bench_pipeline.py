@@ -118,7 +118,7 @@ def pipeline(
     for load in loads:
         check_length(plans[0], "--context", load.context, load.total(plans[0].shape.loops))
     given = {"repeat": repeat, "seed": seed}
-    recorder = Recorder("pipeline", setting, plans[0], registry, given, as_json=as_json)
+    recorder = Recorder.of("pipeline", setting, plans[0], registry, given, as_json=as_json)
     points = sum(len(acceptance or (0,)) if plan.draft_depth else 1 for plan in plans)
     results = []
     with progress(points * len(batches) * len(loads)) as steps:

@@ -24,26 +24,23 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Prints results as JSON lines when they come, and says what was left out. `given` stands
-    among the settings, beside the model and its parts."""
+    """Prints results as JSON lines when they come, and says what was left out."""
 
     def __init__(
         self,
         bench: str,
-        setting: Setting,
-        plan: Plan,
+        settings: Mapping[str, object],
+        device: str,
         registry: Registry,
-        given: Mapping[str, object],
         *,
         as_json: bool,
     ) -> None:
         import torch
 
         from rlt_core.bench.machine import machine, versions
-        from rlt_core.bench.subject import setting_dict
 
-        self._setting = {**setting_dict(setting, plan), **given}
-        self._machine = machine(torch.device(plan.device))
+        self._setting = settings
+        self._machine = machine(torch.device(device))
         self._head = {
             "bench": bench,
             "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
@@ -53,6 +50,24 @@ class Recorder:
         }
         self._as_json = as_json
         self._skipped: list[str] = []
+
+    @classmethod
+    def of(
+        cls,
+        bench: str,
+        setting: Setting,
+        plan: Plan,
+        registry: Registry,
+        given: Mapping[str, object],
+        *,
+        as_json: bool,
+    ) -> Recorder:
+        """Of a benchmark's subject; `given` stands among the settings, beside the model and its
+        parts."""
+        from rlt_core.bench.subject import setting_dict
+
+        settings = {**setting_dict(setting, plan), **given}
+        return cls(bench, settings, plan.device, registry, as_json=as_json)
 
     def add(self, result: Mapping[str, object]) -> None:
         """One result."""
@@ -80,6 +95,8 @@ class Recorder:
     def heading(self) -> str:
         """Model, machine and the parts that were taken."""
         s, m = self._setting, self._machine
+        if "url" in s:
+            return f"{s['served']} at {s['url']}"
         where = m.get("gpu", f"{m['cpu']}, {m['cores']} cores")
         weights = "" if s["random_weights"] is None else ", random weights"
         switches = f"exact {'on' if s['exact'] else 'off'}, graphs {'on' if s['graphs'] else 'off'}"

@@ -51,14 +51,7 @@ def make_setting(
     """The setting that the options make. Raises OptionError."""
     from rlt_core.bench.subject import Setting
 
-    if model is not None and random_weights is not None:
-        reason = f"the model {model} is given too, with weights of its own"
-        raise OptionError("--random-weights", random_weights, reason, "Fix: give one of them")
-    if random_weights is not None and not Path(random_weights).is_dir():
-        # Else a name would mean an installed model's demo, which has weights.
-        reason = "there is no such folder"
-        fix = "Fix: name a folder that holds the model's config.json"
-        raise OptionError("--random-weights", random_weights, reason, fix)
+    check_weights(model, random_weights)
     return Setting(
         model=model if random_weights is None else random_weights,
         random_weights=None if random_weights is None else seed,
@@ -68,3 +61,15 @@ def make_setting(
         ignore_config=tuple(ignore_config or ()),
         **parts,
     )
+
+
+def check_weights(model: str | None, random_weights: str | None) -> None:
+    """OptionError where the weights are asked for twice, or the folder is not there."""
+    if model is not None and random_weights is not None:
+        reason = f"the model {model} is given too, with weights of its own"
+        raise OptionError("--random-weights", random_weights, reason, "Fix: give one of them")
+    if random_weights is not None and not Path(random_weights).is_dir():
+        # Else a name would mean an installed model's demo, which has weights.
+        reason = "there is no such folder"
+        fix = "Fix: name a folder that holds the model's config.json"
+        raise OptionError("--random-weights", random_weights, reason, fix)

@@ -131,7 +131,7 @@ def wavefront(
         fix = "Fix: a smaller --prompt-len or --prompts, or larger chunks"
         check_length(plan, "--prompt-len", scene.prompt_len, longest, fix)
     given = {"strategy": strategy, "repeat": repeat, "seed": seed}
-    recorder = Recorder("wavefront", setting, plan, registry, given, as_json=as_json)
+    recorder = Recorder.of("wavefront", setting, plan, registry, given, as_json=as_json)
     results = measured(WavefrontBench(setting, registry, repeat=repeat), scene, compared, recorder)
     recorder.end(len(results))
     if not as_json:
