@@ -76,6 +76,7 @@ def test_an_operator_counts_without_those_that_it_calls() -> None:
     events = [event("outer", 10.0, 100.0), event("inner", 90.0, 90.0), event("outer", 0.0, 0.0)]
     inner, outer = costliest(events, on_gpu=False)
     assert (inner.name, inner.calls, inner.share) == ("inner", 1, 0.9)
-    assert (outer.name, outer.calls, outer.ms) == ("outer", 2, pytest.approx(0.01))
+    assert (outer.name, outer.calls) == ("outer", 2)
+    assert outer.ms == pytest.approx(0.01)
     assert costliest(events, on_gpu=True)[0].name == "outer"
     assert Profiled(seconds=1.0, busy_s=1.1, costliest=[]).idle == 0.0
