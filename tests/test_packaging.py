@@ -93,6 +93,7 @@ def test_the_demo_is_in_the_wheel_and_the_training_only_in_the_sdist(built: Buil
     assert "training/train.py" in built.sdist_names("rlt-ouro")
 
 
+@pytest.mark.chance
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_core_alone_lists_no_model_and_says_what_to_install(
