@@ -11,24 +11,20 @@ import pytest
 import torch
 
 from rlt_core.contract.errors import PluginError, RequestError
-from rlt_core.contract.specs import Entry
 from rlt_core.plugins.plan import ExitMode
 from rlt_core.runtime.context import Launch
 from rlt_core.runtime.option_columns import MAX_TABLES
 from rlt_core.runtime.table_file import TableFile, read_table
-from rlt_core.schedule.options import ModelOptions
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.testing.tiny_model import TinyModel
 from tests.dense import Options
 from tests.engines import (
-    MAX_LEN,
     Answer,
     Built,
     Setup,
     build,
     collect,
     greedy,
-    plan_of,
     run_alone,
     run_together,
 )
@@ -276,14 +272,17 @@ def test_options_that_the_engine_refuses(fields: dict[str, Any], field: str) -> 
         build(replace(SETUP, model="tiny_b")).engine.add(ask(0, loops=3, options={"x": 1}))
 
 
-def test_a_strategy_that_guesses_refuses_chains() -> None:
-    """A guess enters before the state that it would start from exists: not that text, an error."""
-    plan = plan_of(SETUP)
-    guessing = replace(plan, strategy=replace(plan.strategy, id="eager", entry=Entry.ON_GUESS))
-    options = ModelOptions(guessing, MAX_LEN)
-    options.check(ask(0, options={"state_scale": 0.0, "warm_start": False}))
-    with pytest.raises(RequestError, match="warm_start: strategy 'eager' guesses"):
-        options.check(ask(0, options={"warm_start": True}))
+@pytest.mark.parametrize("mode", ["skip", "full"])
+def test_a_strategy_that_guesses_leaves_chains_alone(mode: ExitMode) -> None:
+    """A guess would enter before the state that it starts from exists: chained requests get what
+    plain refill gives them, and nothing is guessed for them."""
+    setup = replace(SETUP, mode=mode, layout="last_exited")
+    asked = ask(0, options={"warm_start": True})
+    wanted = run_alone(build(setup), asked)
+    built = build(replace(setup, strategy="pipeline"))
+    found = run_alone(built, asked)
+    assert (found.tokens, found.depths) == (wanted.tokens, wanted.depths)
+    assert built.engine.counts.guesses_checked == 0
 
 
 def test_a_model_asks_for_what_it_did_not_declare(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,13 @@ ALLOWED = {
     "rich",
     "msgspec",
     "pyzmq",
+    # What `rlt serve` is made of: schemas and errors, the server, the bound on a request's head,
+    # metrics, and grammars of answers. Together a few megabytes.
+    "fastapi",
+    "uvicorn",
+    "h11",
+    "prometheus-client",
+    "llguidance",
     "rlt-core",
 }
 
