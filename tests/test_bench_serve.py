@@ -25,6 +25,7 @@ from rlt_core.bench.offered import Ask, Offer, Served, arrivals, warm_up
 from rlt_core.bench.open_load import AskError, OpenLoad, Piece
 from rlt_core.bench.svg import plot
 from rlt_core.cli import bench
+from rlt_core.cli.bench_record import without_keys
 from rlt_core.contract.errors import OptionError
 from tests.server_kit import running
 
@@ -179,6 +180,13 @@ def test_a_plot_has_a_line_for_each_kind_of_time() -> None:
             assert math.isfinite(x + y)
 
 
+def test_records_hold_no_key() -> None:
+    """Guards a key that goes with a benchmark's JSON to wherever it is published."""
+    given = ["bench", "serve", "--api-key", "secret", "--rate", "2", "--api-key=secret"]
+    wanted = ["bench", "serve", "--api-key", "KEY", "--rate", "2", "--api-key=KEY"]
+    assert without_keys(given) == wanted
+
+
 def _run(*argv: str) -> Result:
     app = typer.Typer()
     bench.register(app)
@@ -188,6 +196,7 @@ def _run(*argv: str) -> Result:
 SMALL = ("--lengths", "alpaca", "--length-scale", "0.2", "--rate", "40", "--num-requests", "6")
 
 
+@pytest.mark.slow
 def test_the_demo_model_is_measured_here(tmp_path: Path) -> None:
     """Guards the command from its options to its JSON and its plot; depths that were drawn are
     those that came."""

@@ -12,7 +12,7 @@ import numpy as np
 from rlt_core.contract.errors import OptionError
 
 WIDTH, HEIGHT = 720, 400
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 44, 48
+LEFT, RIGHT, TOP, BOTTOM = 56, 28, 44, 48
 COLOURS = ("#2563eb", "#059669", "#d97706", "#9333ea")
 _MOST_POINTS = 400
 

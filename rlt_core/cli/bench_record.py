@@ -6,7 +6,7 @@ import datetime
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ class Recorder:
         self._head = {
             "bench": bench,
             "day": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "command": shlex.join(["rlt", *sys.argv[1:]]),
+            "command": shlex.join(["rlt", *without_keys(sys.argv[1:])]),
             "machine": self._machine,
             "versions": versions(registry),
         }
@@ -104,6 +104,17 @@ class Recorder:
             f"{s['model']} ({s['folder']}){weights}, {s['loops']} loops, {s['dtype']}, "
             f"{s['kv_layout']}, attention {s['attention']}, {switches}; {where}"
         )
+
+
+def without_keys(arguments: Sequence[str]) -> list[str]:
+    """A command's arguments with its API key left out: records are shown to others."""
+    hidden, found = False, []
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        is_key = name == "--api-key"
+        found.append("KEY" if hidden else f"{name}=KEY" if is_key and equals else argument)
+        hidden = is_key and not equals
+    return found
 
 
 class Steps:
