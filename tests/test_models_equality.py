@@ -11,7 +11,7 @@ import pytest
 
 from tests.matrix import check_meaning
 from tests.pairwise import Row, cover
-from tests.workloads import SCHEDULE
+from tests.workloads import SCHEDULE, workable
 
 SEED = 1
 MEANINGS: list[Row] = [
@@ -29,7 +29,8 @@ CASES = [(model, number) for model in MODELS for number in range(len(MEANINGS))]
 
 def check(meaning: Row, model: str, schedules: list[Row]) -> None:
     """Compare workloads, each under another schedule, with the same requests one at a time."""
-    verdicts = check_meaning([{"model": model, **meaning, **row} for row in schedules], SEED)
+    meaning = {"model": model, **meaning}
+    verdicts = check_meaning([{**meaning, **workable(meaning, row)} for row in schedules], SEED)
     wrong = [f"{verdict.row}: {line}" for verdict in verdicts for line in verdict.wrong]
     assert not wrong, "\n".join(wrong)
 

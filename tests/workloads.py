@@ -89,6 +89,17 @@ def _is_legal(setup: Setup) -> bool:
     return True
 
 
+def workable(meaning: Row, schedule: Row) -> Row:
+    """The schedule, with the plain strategy or prompt mode where resolve refuses its own."""
+    refill, chunked = {"strategy": "refill"}, {"prompts": "chunked"}
+    for plain in ({}, refill, chunked, {**refill, **chunked}):
+        row: Row = {**schedule, **plain}
+        chosen = {name: row[name] for name in ("prompts", "strategy")}
+        if _is_legal(Setup(**meaning, **chosen)):  # type: ignore[arg-type]  # drawn
+            return row
+    raise ValueError(f"no schedule for {meaning}")
+
+
 def configurations(found: list[Row], count: int, draw: random.Random) -> list[Row]:
     """At least `count` rows: a pairwise cover of everything, then random ones."""
     # Meanings are one factor here: every one meets every value of every other factor.
