@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlt_core.api.async_llm import AsyncLLM
+from tests import scripted_engine
 from tests.chat_kit import chat_folder
 from tests.server_kit import RunningServer, running
 from tests.test_openai_chat import FACTORY, TEMPLATE
@@ -19,11 +20,18 @@ from tests.test_openai_chat import FACTORY, TEMPLATE
 pytest.importorskip("schemathesis", reason="needs rlt-core[server-tests]")
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]
 AT_LEAST, EXAMPLES = 2000, 80
+ORDERS = ("CRASH", "DIE", "SLOW", "HANG", "BROKEN", "REFUSE")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunningServer]:
+    # The scripted engine takes these first tokens for orders (one ends this process), and random
+    # bodies hold any token.
+    for order in ORDERS:
+        monkeypatch.setattr(scripted_engine, order, -1)
     folder = chat_folder(tmp_path_factory.mktemp("chat"), TEMPLATE)
     llm = AsyncLLM(engine_factory=FACTORY, in_process=True, tokenizer=str(folder))
     with running(llm, max_tokens=64) as found:
