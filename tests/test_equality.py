@@ -25,7 +25,7 @@ from tests.pairwise import Row, cover, pairs_of
 from tests.workloads import MEANING, SCHEDULE, configurations, meanings
 
 SEED = 20
-NUM_WORKLOADS = 200
+NUM_WORKLOADS = 220
 LEAST = 100
 EARLY = (0.28, 0.40)  # the share of decode rows that leave before D: about a third
 COUNTED = (

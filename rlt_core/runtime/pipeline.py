@@ -25,6 +25,8 @@ from rlt_core.runtime.slots import LEAVING, READY, RUN
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_rows import Batch, TickTensors
 
+_EARLY = 4  # of Emitted.counts
+
 
 class PipelineProgram(TickProgram):
     """TickProgram whose decode rows are the lanes of the listed slots. draft: loops after which a
@@ -38,6 +40,10 @@ class PipelineProgram(TickProgram):
     def __call__(self, t: TickTensors) -> Emitted:
         """The tick, then the guesses that enter in the next one."""
         out = super().__call__(t)
+        slot, num = out.slot.clamp(min=0)[: t.num_leave], t.num_leave
+        loops = self.slots.int_params["loops"][slot]
+        # Rows that were dropped left nothing: outputs are counted, not decisions.
+        out.counts[_EARLY] = ((out.slot[:num] >= 0) & (out.depth[:num] < loops)).sum()
         if self.draft and t.fan > 1:
             self._guess(t)
         return out
@@ -70,7 +76,7 @@ class PipelineProgram(TickProgram):
         lanes.ahead[slot] = ahead + enters
         s.phase[slot] = torch.where(ready & enters, RUN, s.phase[slot])
         rows = self._homes(t) == at[:, None]
-        return (rows & enters[:, None]).flatten(), ready & ~has_page
+        return (rows & enters[:, None]).flatten(), (ready | follows) & ~has_page
 
     def _may_follow(self, slot: Tensor) -> Tensor:
         """Whether a row may follow the newest one, whose output must not be the last: bool [R]."""
