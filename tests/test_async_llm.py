@@ -28,7 +28,7 @@ LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 
 
 def params(count: int = 4, **more: object) -> SamplingParams:
-    return SamplingParams(max_tokens=count, ignore_eos=True, seed=1, **more)  # type: ignore[arg-type]
+    return SamplingParams(max_tokens=count, ignore_eos=True, seed=1, **more)  # type: ignore[arg-type]  # fields of any type
 
 
 def test_a_stream_gives_what_generate_gives() -> None:
@@ -75,7 +75,7 @@ def test_a_refused_request_leaves_nothing_behind(prompt: object, field: str) -> 
     async def scene() -> None:
         async with scripted() as llm:
             with pytest.raises(RequestError) as found:
-                await llm.generate(prompt, params())  # type: ignore[arg-type]
+                await llm.generate(prompt, params())  # type: ignore[arg-type]  # wrong on purpose
             assert found.value.field == field
             assert llm.num_open == 0
             assert len((await llm.generate(FAST, params())).outputs[0].token_ids) == 4
@@ -209,7 +209,7 @@ def test_cancelling_while_the_prompt_is_read(monkeypatch: pytest.MonkeyPatch) ->
             def slow(*args: object) -> object:
                 reached.set()
                 go.wait(10)
-                return before(*args)  # type: ignore[arg-type]
+                return before(*args)  # type: ignore[arg-type]  # passed on as they came
 
             monkeypatch.setattr(requests, "_batch", slow)
             task = asyncio.ensure_future(llm.generate(SLOWLY, LONG))

@@ -17,7 +17,7 @@ def limited_protocol(head_timeout_s: float) -> type[asyncio.Protocol]:
             super().__init__(*args, **kwargs)
             self._head_timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
             super().connection_made(transport)
             self._wait_for_head()
 
