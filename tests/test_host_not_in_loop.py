@@ -1,4 +1,5 @@
-"""The host is not in the loop: a tick reads nothing back, and no shape depends on data."""
+"""The host is not in the loop: a tick reads nothing back, copies no number to the device, and no
+shape depends on data."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import torch
 
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_rows import TickTensors
-from rlt_core.testing.checks.host_reads import LightMode
+from rlt_core.testing.checks.host_reads import HostNumbers, LightMode
 from tests.engines import Built, Setup, build, collect, greedy
 from tests.selection import mostly_slow
 
@@ -19,11 +20,12 @@ FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "item")
 
 
 class NoHostReads(LightMode):
-    """Counts operators; raises on host reads and on shapes that depend on data."""
+    """Counts operators; raises on host reads, on numbers that would be copied to a GPU and on
+    shapes that depend on data."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it bare
-        self.count = 0
+        self.count, self._numbers = 0, HostNumbers()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -35,7 +37,10 @@ class NoHostReads(LightMode):
         ):
             raise AssertionError(f"the tick calls {name} with a mask")
         self.count += 1
-        return func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        if self._numbers.copied(name, args, out):
+            raise AssertionError(f"the tick calls {name} with a number of the host's")
+        return out
 
 
 def watched(built: Built, seen: list[int]) -> Callable[[TickTensors], Any]:
@@ -82,7 +87,8 @@ CASES = [
 def test_a_tick_reads_nothing_back(
     model: str, layout: str, mode: Any, policy: str, strategy: str
 ) -> None:
-    """One value read in a tick stalls the device and cannot be captured in a graph."""
+    """One value read in a tick stalls the device and cannot be captured in a graph, nor can
+    `tensor[index] = number`, which copies the number from the host."""
     setup = Setup(
         model=model, layout=layout, mode=mode, policy=policy, strategy=strategy, max_len=MAX_LEN
     )

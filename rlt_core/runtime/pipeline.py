@@ -71,8 +71,9 @@ class PipelineProgram(TickProgram):
         # What does not enter goes to the sentinel's lanes, which run too.
         lanes.token[at] = torch.where(ready, s.token[slot], guess.clamp(min=0))
         lanes.position[at] = position
-        lanes.depth[at] = 0
-        lanes.guess[at] = -1
+        # A number behind an index would be copied to the device, which a graph cannot hold.
+        lanes.depth.index_fill_(0, at, 0)
+        lanes.guess.index_fill_(0, at, -1)
         lanes.ahead[slot] = ahead + enters
         s.phase[slot] = torch.where(ready & enters, RUN, s.phase[slot])
         rows = self._homes(t) == at[:, None]
