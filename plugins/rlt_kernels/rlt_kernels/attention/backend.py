@@ -9,6 +9,7 @@ import torch
 import triton
 
 from rlt_core.contract.protocols import KVRows, PagedRows, Turn
+from rlt_kernels.attention.blocks import Blocks, ring_kernel, takes_blocks
 from rlt_kernels.attention.chunk import CHUNK
 from rlt_kernels.attention.decode import decode_kernel
 from rlt_kernels.attention.prompt import tile_kernel, write_kernel
@@ -32,6 +33,7 @@ class TritonAttention:
         self._programs, self._warps = programs, warps
         # All that were ever made: a captured graph goes on using the one it was captured with.
         self._arrived: list[Tensor] = []
+        self._blocks = Blocks()
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, rows: KVRows, scale: float) -> Tensor:
         """protocols.Attention, for rows whose tiles carry their own pages."""
@@ -94,21 +96,34 @@ class TritonAttention:
         highest, total, mixed = flat, flat[room:], flat[2 * room :]
         pool = rows.pool[:, rows.unit]
         cos, sin, rope, interleaved = _turn(turn, q)
-        hidden, hidden_row = _hidden(rows)
         pdl = can_overlap(q.device)
         extra: dict[str, object] = {"launch_pdl": True} if pdl else {}
+        padded = max(16, triton.next_power_of_2(size))
+        turning = {"ROPE": rope, "INTERLEAVED": interleaved, "PDL": pdl, "num_warps": self._warps}
+        sizes = {
+            "REP": rep, "LANES": max(16, triton.next_power_of_2(rep)), "D": size, "DP": padded,
+            "PAGE": rows.pool.shape[3], "SPLITS": splits, "RP": triton.next_power_of_2(rep),
+        }  # fmt: skip
+        steps = (q.stride(0), k.stride(0), v.stride(0))
+        if self._warps == 4 and takes_blocks(q, rows):
+            width = pool.stride(2)
+            ring_kernel()[(num, groups, splits)](
+                q, k, v, out, self._blocks.of(pool, padded), pool, rows.pages, rows.page_row,
+                rows.key_len, cos, sin, highest, total, mixed, arrived,
+                *_strides(pool), rows.pages.shape[1], *steps, cos.stride(0),
+                scale / math.log(2), chunks,
+                PAGE_ROWS=pool.stride(0) // width, SIDE_ROWS=pool.stride(1) // width,
+                **sizes, **turning, **extra,
+            )  # fmt: skip
+            return
+        hidden, hidden_row = _hidden(rows)
         decode_kernel[(num, groups, splits)](
             q, k, v, out, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
             hidden, hidden_row, highest, total, mixed, arrived,
-            *_strides(pool), rows.pages.shape[1],
-            q.stride(0), k.stride(0), v.stride(0), hidden.shape[-1], cos.stride(0),
+            *_strides(pool), rows.pages.shape[1], *steps, hidden.shape[-1], cos.stride(0),
             scale / math.log(2), chunks,
-            REP=rep, LANES=max(16, triton.next_power_of_2(rep)), D=size,
-            DP=max(16, triton.next_power_of_2(size)), PAGE=rows.pool.shape[3],
-            SPLITS=splits, RP=triton.next_power_of_2(rep),
-            ROPE=rope, INTERLEAVED=interleaved, STORE=rows.store, HIDES=rows.hidden is not None,
-            DOT="ieee",
-            WHOLE=_whole(pool), PDL=pdl, num_warps=self._warps, **extra,
+            STORE=rows.store, HIDES=rows.hidden is not None, DOT="ieee", WHOLE=_whole(pool),
+            **sizes, **turning, **extra,
         )  # fmt: skip
 
     def _cells(

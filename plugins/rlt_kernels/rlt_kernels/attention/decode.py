@@ -134,7 +134,7 @@ def decode_kernel(
     else:
         merge_when_last(
             arrived_ptr + place, tl.cdiv(chunks, each), highest_ptr, total_ptr, mixed_ptr, out_row,
-            place * num_chunks, chunks, d, REP, RP, D, DP,
+            place * num_chunks, chunks, d, tl.arange(0, RP), REP, D,
         )  # fmt: skip
 
 

@@ -22,8 +22,8 @@ def store_part(
 
 @triton.jit
 def merge_when_last(
-    arrived_ptr, programs, highest_ptr, total_ptr, mixed_ptr, out_row, place, chunks, d,
-    REP: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    arrived_ptr, programs, highest_ptr, total_ptr, mixed_ptr, out_row, place, chunks, d, lane,
+    REP: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """The last of a row's programs to arrive merges all chunks, in their order, and leaves the
     counter at zero for the next launch."""
@@ -31,7 +31,7 @@ def merge_when_last(
     arrived = tl.atomic_add(arrived_ptr, 1, sem="acq_rel")
     if arrived == programs - 1:
         tl.store(arrived_ptr, 0)
-        merge_parts(highest_ptr, total_ptr, mixed_ptr, out_row, place, chunks, d, REP, RP, D, DP)
+        merge_parts(highest_ptr, total_ptr, mixed_ptr, out_row, place, chunks, d, lane, REP, D)
 
 
 @triton.jit
@@ -43,16 +43,15 @@ def merge_parts(
     place,  # of the first chunk
     chunks,
     d,
+    lane,  # query heads, padded as little as possible
     REP: tl.constexpr,
-    RP: tl.constexpr,
     D: tl.constexpr,
-    DP: tl.constexpr,
 ):
     """The chunks' partial results merged ascending, and the row's result from them."""
-    lane = tl.arange(0, RP)
-    highest = tl.full((RP,), float("-inf"), tl.float32)
-    total = tl.zeros((RP,), tl.float32)
-    mixed = tl.zeros((DP, RP), tl.float32)
+    # Made of the arguments, whose layouts differ between the kernels that call this.
+    total = lane * 0.0
+    highest = total - float("inf")
+    mixed = d[:, None] * 0.0 + total[None, :]
     inside = (lane < REP)[None, :] & (d < D)[:, None]
     for start in range(0, chunks, 8):
         for i in tl.static_range(8):

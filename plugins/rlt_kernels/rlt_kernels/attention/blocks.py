@@ -1,0 +1,84 @@
+"""Where ring.py can run, and the descriptors its copies need."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlt_core.contract.protocols import PagedRows
+
+BLOCK = 64  # positions of one copy
+_MOST_SIZE = 128  # a head size at which three programs fit a multiprocessor
+
+
+def takes_blocks(q: Tensor, rows: PagedRows) -> bool:
+    """Whether decode rows can be served by ring.py: warp-group products and the copy engine
+    (compute capability 9.x), 2-byte values, pages of 64 or 128 positions whose stride is a whole
+    number of positions, vectors that start at multiples of 16 bytes; rows store and see all."""
+    pool = rows.pool
+    return (
+        q.dtype in (torch.bfloat16, torch.float16)
+        and pool.shape[3] in (BLOCK, 2 * BLOCK)
+        and q.shape[2] <= _MOST_SIZE
+        and q.shape[2] % 8 == 0
+        and rows.store
+        and rows.hidden is None
+        and pool.stride(0) % pool.stride(3) == 0
+        and q.is_cuda
+        and torch.cuda.get_device_capability(q.device)[0] == 9
+        and _kernel() is not None
+    )
+
+
+def ring_kernel() -> Any:
+    """The kernel; RuntimeError where this Triton has no Gluon that it can be written in."""
+    kernel = _kernel()
+    if kernel is None:
+        raise RuntimeError("this Triton lacks what rlt_kernels.attention.ring needs")
+    return kernel
+
+
+class Blocks:
+    """Descriptors of a pool's layers: positions x (heads x size), in blocks of one head."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, tuple[int, ...]], Any] = {}
+
+    def of(self, pool: Tensor, padded: int) -> Any:
+        """Of one layer's pool [pages, 2, page_size, G, d]; blocks [64, padded]."""
+        key = (pool.data_ptr(), (*pool.shape, padded))
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = _descriptor(pool, padded)
+        return made
+
+
+def _descriptor(pool: Tensor, padded: int) -> Any:
+    from triton.experimental.gluon.language import NVMMASharedLayout
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    width = pool.stride(2)
+    # from this layer's first key in page 0 to its last value in the last page
+    rows = ((pool.shape[0] - 1) * pool.stride(0) + pool.stride(1)) // width + pool.shape[2]
+    flat = pool.as_strided((rows, width), (width, 1))
+    layout = NVMMASharedLayout(
+        swizzle_byte_width=min(128, padded * pool.itemsize),
+        element_bitwidth=8 * pool.itemsize,
+        rank=2,
+    )
+    return TensorDescriptor.from_tensor(flat, [BLOCK, padded], layout)
+
+
+@lru_cache(maxsize=1)
+def _kernel() -> Any:
+    # Gluon changes between releases; without it the other kernel serves.
+    try:
+        from rlt_kernels.attention.ring import ring_kernel
+    except (ImportError, AttributeError):
+        return None
+    return ring_kernel
