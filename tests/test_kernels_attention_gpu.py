@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlt_core.contract import RopeSpec
 from rlt_core.contract.protocols import PagedRows, Turn
-from rlt_core.runtime.rope import RopeTable
+from rlt_core.runtime.rope import RopeTable, apply_rope
 from tests.attention_scenes import (
     ALONE,
     LENGTH,
@@ -73,7 +73,7 @@ def test_every_arrangement_gives_the_same_bits(
     whole = Memory(text, 16, 1, attention=backend()).attend(in_tiles(0, LENGTH))
     error = (torch.stack([whole[p] for p in range(LENGTH)]) - dense(text)).abs().max()
     assert error < ERROR[dtype]
-    for page_size, splits in ((4, 1), (16, 2), (16, 8), (128, 8)):
+    for page_size, splits in ((4, 1), (16, 2), (16, 8), (64, 1), (64, 2), (128, 1), (128, 8)):
         assert equal(decoded(text, page_size, splits), whole), (page_size, splits)
     for page_size, rows in ((4, 3), (16, 64), (128, 30)):
         memory = Memory(text, page_size, 2, attention=backend())
@@ -123,25 +123,36 @@ def test_hidden_keys_weigh_nothing(dtype: torch.dtype, seed: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "spec",
-    [RopeSpec(theta=10000.0, dim=96), RopeSpec(theta=100.0, dim=64, interleaved=True)],
-    ids=["halves", "pairs"],
+    [
+        RopeSpec(theta=10000.0, dim=96),
+        RopeSpec(theta=10000.0, dim=128),
+        RopeSpec(theta=100.0, dim=64, interleaved=True),
+    ],
+    ids=["halves", "whole", "pairs"],
 )
-def test_turning_inside_gives_the_same_bits(spec: RopeSpec, dtype: torch.dtype) -> None:
-    """Two kernels turn keys, the prompt's and the decode rows': a multiply and add that one of
-    them fuses moves the last bit, in the pool and in all later results."""
-    text = Text.random(5, (6, 1, 96), dtype, DEVICE)
-    turn = RopeTable.build(spec, LENGTH, DEVICE, dtype).turn
-    prompt = Memory(text, 16, 1)
-    whole = _paged(backend(), text, prompt, range(LENGTH), alone=False, turn=turn)
+@pytest.mark.parametrize("page_size", [16, 64, 128])
+def test_turning_inside_gives_the_same_bits(
+    page_size: int, spec: RopeSpec, dtype: torch.dtype
+) -> None:
+    """Three kernels turn keys, the prompt's and the decode rows': a multiply and add that one of
+    them fuses moves the last bit, in the pool and in all later results. Where none is fused, the
+    bits are plain torch's."""
+    text = Text.random(5, (6, 1, 128 if spec.dim == 128 else 96), dtype, DEVICE)
+    table = RopeTable.build(spec, LENGTH, DEVICE, dtype)
+    prompt = Memory(text, page_size, 1)
+    whole = _paged(backend(), text, prompt, range(LENGTH), alone=False, turn=table.turn)
     pool = prompt.pool[prompt.pages]
+    if not spec.interleaved:
+        plain = apply_rope(text.k, *table.at(torch.arange(LENGTH, device=DEVICE)), spec)
+        assert same(pool[:, 1, 0].flatten(0, 1)[:LENGTH], plain)
     for splits in SPLITS:
-        memory = Memory(text, 16, 1)
+        memory = Memory(text, page_size, 1)
         memory.pool[memory.pages] = pool
         for position in ALONE:
-            own = (memory.pages[position // 16], 1, slice(None), position % 16)
+            own = (memory.pages[position // page_size], 1, slice(None), position % page_size)
             kept = memory.pool[own].clone()
             memory.pool[own] = torch.nan
-            out = _paged(backend(splits), text, memory, [position], alone=True, turn=turn)
+            out = _paged(backend(splits), text, memory, [position], alone=True, turn=table.turn)
             assert same(out[0], whole[position]), (position, splits)
             assert same(memory.pool[own], kept), (position, splits)
 

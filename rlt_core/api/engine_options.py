@@ -41,7 +41,7 @@ def stage_config(
     max_model_len: int | None = None,
     kv_memory: int | None = None,
     kv_pages: int | None = None,
-    page_size: int = 16,
+    page_size: int | None = None,
     prefix_cache: bool = True,
     swap_memory: int | None = None,
     random_weights: int | None = None,

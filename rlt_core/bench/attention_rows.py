@@ -35,11 +35,11 @@ def attention_launch(
     every one. Backends that walk pages themselves also turn queries and keys.
     """
     device, dtype = torch.device(plan.device), getattr(torch, plan.dtype)
-    pages = _pages(requests, keys, plan.choice.page_size, device)
+    pages = _pages(requests, keys, plan.choice.kv_page_size, device)
     num_rows = keys if prompt else requests
     q, k, v = (_random(num_rows, *shape, dtype=dtype, device=device) for shape in call.rows)
     pool = _random(
-        int(pages.max()) + 1, layers, 2, plan.choice.page_size, *k.shape[1:],
+        int(pages.max()) + 1, layers, 2, plan.choice.kv_page_size, *k.shape[1:],
         dtype=dtype, device=device,
     )  # fmt: skip
     position = torch.arange(keys, device=device) if prompt else _full(requests, keys - 1, device)
@@ -68,7 +68,7 @@ def attention_launch(
             turn = RopeTable.build(call.rope, keys, device, dtype).turn
         each = [replace(rows, unit=layer) for layer in range(layers)]
         return lambda i: paged.paged(q, k, v, each[i % layers], scale, turn)
-    page, offset = position // plan.choice.page_size, position % plan.choice.page_size
+    page, offset = position // plan.choice.kv_page_size, position % plan.choice.kv_page_size
     kv_rows = KVRows(
         pool=pool,
         unit=0,

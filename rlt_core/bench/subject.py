@@ -58,7 +58,7 @@ class Setting:
     dtype: str | None = None
     exact: bool = True
     graphs: bool | None = None
-    page_size: int = 16
+    page_size: int | None = None
     num_rows: int | None = None
     chunk_size: int | None = None
     ignore_config: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ def plan_dict(plan: Plan, random_weights: int | None, num_rows: int | None) -> d
         "exit_mode": plan.exit_mode,
         "attention": plan.attention.id,
         "ops": {op: spec.id for op, spec in sorted(plan.ops.items())},
-        "page_size": plan.choice.page_size,
+        "page_size": plan.choice.kv_page_size,
         "num_rows": num_rows,
     }
 
@@ -229,7 +229,7 @@ def _kv(setting: Setting, plan: Plan) -> KVPlan:
     return plan_kv(
         plan.shape,
         layout,
-        page_size=setting.page_size,
+        page_size=plan.choice.kv_page_size,
         max_depth=plan.max_depth,
         element_bytes=getattr(torch, plan.dtype).itemsize,
     )

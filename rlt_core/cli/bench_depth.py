@@ -89,7 +89,7 @@ def depth(
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
     graphs: shared.Graphs = None,
-    page_size: options.PageSize = 16,
+    page_size: options.PageSize = None,
     max_num_tokens: shared.NumRows = None,
     ignore_config: options.IgnoreConfig = None,
     repeat: shared.Repeat = 3,

@@ -37,7 +37,7 @@ def kernels(
     device: options.Device = "cpu",
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
-    page_size: options.PageSize = 16,
+    page_size: options.PageSize = None,
     ignore_config: options.IgnoreConfig = None,
     as_json: shared.JsonLines = False,
 ) -> None:

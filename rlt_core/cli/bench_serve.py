@@ -74,7 +74,7 @@ def serve(
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
     graphs: options.Graphs = None,
-    page_size: options.PageSize = 16,
+    page_size: options.PageSize = None,
     max_num_seqs: Annotated[
         int | None, typer.Option("--max-num-seqs", min=1, help="Requests resident at once.")
     ] = None,

@@ -74,7 +74,7 @@ def wavefront(
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
     graphs: shared.Graphs = None,
-    page_size: options.PageSize = 16,
+    page_size: options.PageSize = None,
     ignore_config: options.IgnoreConfig = None,
     repeat: shared.Repeat = 3,
     seed: shared.Seed = 0,

@@ -42,7 +42,7 @@ def explain(
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
     graphs: options.Graphs = None,
-    page_size: options.PageSize = 16,
+    page_size: options.PageSize = None,
     max_depth: options.MaxDepth = None,
     ignore_config: options.IgnoreConfig = None,
     as_json: options.AsJson = False,
@@ -123,7 +123,7 @@ def _kv_plan(plan: Plan) -> KVPlan:
     return plan_kv(
         plan.shape,
         layout,
-        page_size=plan.choice.page_size,
+        page_size=plan.choice.kv_page_size,
         max_depth=plan.max_depth,
         element_bytes=_ELEMENT_BYTES[plan.dtype],
     )

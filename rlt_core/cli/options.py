@@ -72,7 +72,11 @@ Graphs = Annotated[
     typer.Option("--graphs/--no-graphs", help="The tick as CUDA graphs; default: on with a GPU."),
 ]
 PageSize = Annotated[
-    int, typer.Option("--page-size", help="Positions of a page of KV; a power of 2 up to 128.")
+    int | None,
+    typer.Option(
+        "--page-size",
+        help="Positions of a page of KV; a power of 2 up to 128; default: 64, CPU 16.",
+    ),
 ]
 PrefixCache = Annotated[
     bool,
@@ -142,7 +146,7 @@ def choice_of(
     dtype: str | None = None,
     exact: OnOff = OnOff.ON,
     graphs: bool | None = None,
-    page_size: int = 16,
+    page_size: int | None = None,
     max_depth: int | None = None,
     ignore_config: Sequence[str] | None = None,
 ) -> Choice:

@@ -111,7 +111,7 @@ def run(
     exact: options.Exact = OnOff.ON,
     graphs: options.Graphs = None,
     ignore_config: options.IgnoreConfig = None,
-    page_size: options.PageSize = 16,
+    page_size: options.PageSize = None,
     chunk_size: Annotated[int | None, typer.Option(help="Rows of one prompt chunk.")] = None,
     kv_pages: Annotated[int | None, typer.Option(help="Pages of the KV pool.")] = None,
     prefix_cache: options.PrefixCache = True,

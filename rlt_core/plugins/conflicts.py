@@ -155,7 +155,7 @@ def _dtype(draft: Draft) -> Iterator[Conflict]:
 
 
 def _page_size(draft: Draft) -> Iterator[Conflict]:
-    size = draft.choice.page_size
+    size = draft.choice.kv_page_size
     if size not in PAGE_SIZES:
         allowed = ", ".join(map(str, PAGE_SIZES))
         reason = f"a page lies inside 128 keys; it allows {allowed}"

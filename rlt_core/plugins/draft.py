@@ -152,9 +152,9 @@ def _attention_faults(
     if wrong:
         allowed = ", ".join(map(str, spec.head_dims))
         faults.append((f"head size {', '.join(wrong)}", f"it allows head sizes {allowed}"))
-    if spec.page_sizes and choice.page_size not in spec.page_sizes:
+    if spec.page_sizes and choice.kv_page_size not in spec.page_sizes:
         allowed = ", ".join(map(str, spec.page_sizes))
-        faults.append((f"option --page-size {choice.page_size}", f"it allows {allowed}"))
+        faults.append((f"option --page-size {choice.kv_page_size}", f"it allows {allowed}"))
     return faults
 
 

@@ -58,7 +58,7 @@ def plan_dict(plan: Plan, registry: Registry) -> dict[str, object]:
         "dtype": plan.dtype,
         "exact": plan.choice.exact,
         "graphs": plan.graphs,
-        "page_size": plan.choice.page_size,
+        "page_size": plan.choice.kv_page_size,
         "max_depth": plan.max_depth,
         "draft_depth": plan.draft_depth,
         "ops": {op: spec.id for op, spec in plan.ops.items()},

@@ -85,7 +85,7 @@ def _changes(draft: Draft, registry: Registry) -> Iterator[Change]:
     choice = draft.choice
     if choice.graphs:
         yield Change("graphs", False, "--no-graphs")
-    if choice.page_size != _PAGE_SIZE:
+    if choice.kv_page_size != _PAGE_SIZE:
         yield Change("page_size", _PAGE_SIZE, f"--page-size {_PAGE_SIZE}")
     if draft.max_depth != draft.shape.loops:
         yield Change("max_depth", draft.shape.loops, f"--max-depth {draft.shape.loops}")

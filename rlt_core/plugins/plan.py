@@ -44,9 +44,17 @@ class Choice:
     exact: bool = True
     graphs: bool | None = None
     role: Literal["unified", "prefill", "decode"] = "unified"
-    page_size: int = 16
+    page_size: int | None = None
     max_depth: int | None = None
     ignore_config: frozenset[str] = frozenset()
+
+    @property
+    def kv_page_size(self) -> int:
+        """Positions of a page: as asked for, or what suits the device. A GPU's copy engine brings
+        64 positions at once; small pages waste less where memory is read by ordinary loads."""
+        if self.page_size is not None:
+            return self.page_size
+        return 64 if self.device.startswith("cuda") else 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

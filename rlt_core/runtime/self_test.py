@@ -101,8 +101,8 @@ def _check_attention(plan: Plan, attention: Attention, random: Callable[..., Ten
 
     track, length = plan.shape.tracks[0], COUNTS[-1]
     q, k, v = (random(length, track.num_kv_heads, track.head_dim) for _ in range(3))
-    pages = CHUNK_KEYS // plan.choice.page_size
-    pool = random(pages + 1, 1, 2, plan.choice.page_size, *k.shape[1:])
+    pages = CHUNK_KEYS // plan.choice.kv_page_size
+    pool = random(pages + 1, 1, 2, plan.choice.kv_page_size, *k.shape[1:])
 
     def run(positions: Tensor, cells: np.ndarray | None) -> Tensor:
         rows = _kv_rows(pool, positions, cells)

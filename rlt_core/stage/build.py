@@ -65,7 +65,7 @@ def build_parts(
     kv = plan_kv(
         plan.shape,
         layout,
-        page_size=config.page_size,
+        page_size=plan.choice.kv_page_size,
         max_depth=plan.max_depth,
         element_bytes=dtype.itemsize,
     )

@@ -35,7 +35,7 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     dtype: str | None = None
     exact: bool = True
     graphs: bool | None = None
-    page_size: int = 16
+    page_size: int | None = None
     max_depth: int | None = None
     ignore_config: tuple[str, ...] = ()
     num_slots: int | None = None

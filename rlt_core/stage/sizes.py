@@ -64,7 +64,7 @@ def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
         num_slots=num_slots,
         num_places=num_rows,
         chunk_size=chunk_size,
-        page_size=config.page_size,
+        page_size=kv.page_size,
         num_pages=num_pages,
         max_len=_max_len(config, plan, room, notes),
         max_depth=plan.max_depth,

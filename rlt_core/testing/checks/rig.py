@@ -52,7 +52,7 @@ class Rig:
 
     def __init__(self, plan: Plan, model: WeightedModel) -> None:
         self.plan, self.model, self.loops = plan, model, plan.max_depth
-        page_size = plan.choice.page_size
+        page_size = plan.choice.kv_page_size
         layout = LastExited()
         kv = plan_kv(
             plan.shape,

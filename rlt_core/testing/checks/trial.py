@@ -75,7 +75,7 @@ class Trial:
         kv = plan_kv(
             plan.shape,
             layout,
-            page_size=plan.choice.page_size,
+            page_size=plan.choice.kv_page_size,
             max_depth=plan.max_depth,
             element_bytes=getattr(torch, plan.dtype).itemsize,
         )
@@ -85,7 +85,7 @@ class Trial:
             num_slots=NUM_SLOTS,
             num_places=2 * MAX_LEN,
             chunk_size=self.chunk_size,
-            page_size=plan.choice.page_size,
+            page_size=plan.choice.kv_page_size,
             num_pages=1 + per_slot * (1 if self.smallest else NUM_SLOTS),
             max_len=self.max_len,
             max_depth=plan.max_depth,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # Programs that fill the chip; fewer rows are spread over so many.
 _PROGRAMS = 256
 _HEADS = 8
+# Which product of a turn a compiler fuses with the addition differs between kernels, and with it
+# the last bit: fused multiply-adds are those that the kernels name.
+_OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
 
 
 class TritonAttention:
@@ -97,9 +100,9 @@ class TritonAttention:
         pool = rows.pool[:, rows.unit]
         cos, sin, rope, interleaved = _turn(turn, q)
         pdl = can_overlap(q.device)
-        extra: dict[str, object] = {"launch_pdl": True} if pdl else {}
+        extra = {**_OPTIONS, "num_warps": self._warps} | ({"launch_pdl": True} if pdl else {})
         padded = max(16, triton.next_power_of_2(size))
-        turning = {"ROPE": rope, "INTERLEAVED": interleaved, "PDL": pdl, "num_warps": self._warps}
+        turning = {"ROPE": rope, "INTERLEAVED": interleaved, "PDL": pdl}
         sizes = {
             "REP": rep, "LANES": max(16, triton.next_power_of_2(rep)), "D": size, "DP": padded,
             "PAGE": rows.pool.shape[3], "SPLITS": splits, "RP": triton.next_power_of_2(rep),
@@ -147,7 +150,7 @@ class TritonAttention:
             first, *_strides(pool), rows.pages.shape[1],
             q.stride(0), k.stride(0), v.stride(0), cos.stride(0),
             H=heads, G=groups, HEADS=_HEADS, D=size, DP=padded, PAGE=rows.pool.shape[3],
-            ROPE=rope, INTERLEAVED=interleaved, num_warps=4,
+            ROPE=rope, INTERLEAVED=interleaved, **_OPTIONS,
         )  # fmt: skip
         hidden, hidden_row = _hidden(rows)
         tile_kernel[(rows.tile_first.shape[0], heads)](
@@ -157,8 +160,7 @@ class TritonAttention:
             hidden.shape[-1], scale / math.log(2),
             H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
             PAGE=rows.pool.shape[3], HIDES=rows.hidden is not None,
-            DOT="ieee", STAGES=1, WHOLE=_whole(pool),
-            num_warps=4,
+            DOT="ieee", STAGES=1, WHOLE=_whole(pool), **_OPTIONS,
         )  # fmt: skip
 
     def _counters(self, count: int, device: torch.device) -> Tensor:
