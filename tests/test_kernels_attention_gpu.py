@@ -37,7 +37,8 @@ CASES = [
 ]
 SPLITS = (1, 2, 8)
 CHUNKS = 8
-ERROR = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+# Scores reach 16, whose last bit is 1e-6; TF32 would give 1e-3.
+ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +121,6 @@ def test_hidden_keys_weigh_nothing(dtype: torch.dtype, seed: int) -> None:
         assert equal(memory.attend(in_tiles(256, 264)), wanted)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "spec",
     [
@@ -130,7 +130,11 @@ def test_hidden_keys_weigh_nothing(dtype: torch.dtype, seed: int) -> None:
     ],
     ids=["halves", "whole", "pairs"],
 )
-@pytest.mark.parametrize("page_size", [16, 64, 128])
+@pytest.mark.parametrize(
+    ("dtype", "page_size"),
+    [(dtype, 16) for dtype in DTYPES]
+    + [(dtype, size) for dtype in DTYPES[:2] for size in (64, 128)],
+)
 def test_turning_inside_gives_the_same_bits(
     page_size: int, spec: RopeSpec, dtype: torch.dtype
 ) -> None:
@@ -139,14 +143,14 @@ def test_turning_inside_gives_the_same_bits(
     bits are plain torch's."""
     text = Text.random(5, (6, 1, 128 if spec.dim == 128 else 96), dtype, DEVICE)
     table = RopeTable.build(spec, LENGTH, DEVICE, dtype)
-    prompt = Memory(text, page_size, 1)
+    prompt = Memory(text, page_size, 1, num_chunks=CHUNKS)
     whole = _paged(backend(), text, prompt, range(LENGTH), alone=False, turn=table.turn)
     pool = prompt.pool[prompt.pages]
     if not spec.interleaved:
         plain = apply_rope(text.k, *table.at(torch.arange(LENGTH, device=DEVICE)), spec)
         assert same(pool[:, 1, 0].flatten(0, 1)[:LENGTH], plain)
     for splits in SPLITS:
-        memory = Memory(text, page_size, 1)
+        memory = Memory(text, page_size, 1, num_chunks=CHUNKS)
         memory.pool[memory.pages] = pool
         for position in ALONE:
             own = (memory.pages[position // page_size], 1, slice(None), position % page_size)

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 def busy_seconds(run: Callable[[], object]) -> float:
     """Seconds in which at least one kernel or copy ran on the GPU while `run` ran."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
         run()
         torch.cuda.synchronize()
     spans = (

@@ -60,7 +60,7 @@ def profiled(run: Callable[[], object], *, on_gpu: bool) -> Profiled:
     activities = [ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
     if on_gpu:
         torch.cuda.synchronize()
-    with profile(activities=activities) as found:
+    with profile(activities=activities, acc_events=True) as found:
         start = perf_counter()
         run()
         if on_gpu:

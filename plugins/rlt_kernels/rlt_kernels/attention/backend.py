@@ -9,7 +9,7 @@ import torch
 import triton
 
 from rlt_core.contract.protocols import KVRows, PagedRows, Turn
-from rlt_kernels.attention.blocks import Blocks, ring_kernel, takes_blocks
+from rlt_kernels.attention.blocks import Blocks, pays, ring_kernel, takes_blocks
 from rlt_kernels.attention.chunk import CHUNK
 from rlt_kernels.attention.decode import decode_kernel
 from rlt_kernels.attention.prompt import tile_kernel, write_kernel
@@ -108,7 +108,7 @@ class TritonAttention:
             "PAGE": rows.pool.shape[3], "SPLITS": splits, "RP": triton.next_power_of_2(rep),
         }  # fmt: skip
         steps = (q.stride(0), k.stride(0), v.stride(0))
-        if self._warps == 4 and takes_blocks(q, rows):
+        if self._warps == 4 and pays(num * groups, chunks) and takes_blocks(q, rows):
             width = pool.stride(2)
             ring_kernel()[(num, groups, splits)](
                 q, k, v, out, self._blocks.of(pool, padded), pool, rows.pages, rows.page_row,

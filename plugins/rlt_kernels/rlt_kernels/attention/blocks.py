@@ -35,6 +35,12 @@ def takes_blocks(q: Tensor, rows: PagedRows) -> bool:
     )
 
 
+def pays(vectors: int, chunks: int) -> bool:
+    """Whether ring.py is the faster one where rows times KV heads are so many and requests may be
+    so many chunks long: its start costs a microsecond more. Measured on one H200 (docs/log.md)."""
+    return chunks > 4 or (vectors >= 1024 and chunks > 2)
+
+
 def ring_kernel() -> Any:
     """The kernel; RuntimeError where this Triton has no Gluon that it can be written in."""
     kernel = _kernel()
