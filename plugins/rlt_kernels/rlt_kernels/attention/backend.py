@@ -85,7 +85,11 @@ class TritonAttention:
         num, groups, size = rows.num_single, k.shape[1], q.shape[2]
         rep = q.shape[1] // groups
         chunks = -(-rows.pages.shape[1] * rows.pool.shape[3] // CHUNK.value)
-        splits = num_splits(self._programs // (num * groups), chunks)
+        vectors = num * groups
+        blocks = self._warps == 4 and pays(vectors, chunks) and takes_blocks(q, rows)
+        # ring.py's programs are small: where rows are not few, twice as many of them are faster.
+        programs = self._programs * (2 if blocks and vectors >= 64 else 1)
+        splits = num_splits(programs // vectors, chunks)
         if splits > 1:
             parts = torch.empty(
                 (num, groups, chunks, rep, size + 2), dtype=torch.float32, device=q.device
@@ -108,7 +112,7 @@ class TritonAttention:
             "PAGE": rows.pool.shape[3], "SPLITS": splits, "RP": triton.next_power_of_2(rep),
         }  # fmt: skip
         steps = (q.stride(0), k.stride(0), v.stride(0))
-        if self._warps == 4 and pays(num * groups, chunks) and takes_blocks(q, rows):
+        if blocks:
             width = pool.stride(2)
             ring_kernel()[(num, groups, splits)](
                 q, k, v, out, self._blocks.of(pool, padded), pool, rows.pages, rows.page_row,

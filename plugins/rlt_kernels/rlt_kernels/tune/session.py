@@ -65,7 +65,7 @@ class Session:
             bench.try_tiles(result, tiles[key], _of_shape(errors, key))
             result.cublas_micros = bench.time_cublas(key)
         if not self.quick:
-            more = {r.key: next_tiles([t.tile for t in r.best(3)], r.key) for r in results}
+            more = {result.key: _second_tiles(result, results) for result in results}
             tasks = [(key, tile) for key, found in more.items() for tile in found]
             errors = compile_all(self.pool, _once(tasks))
             for result in results:
@@ -96,6 +96,14 @@ class Session:
 
     def _seconds(self) -> str:
         return f"[{time.monotonic() - self.start:.0f} s]"
+
+
+def _second_tiles(result: Result, results: list[Result]) -> list[Tile]:
+    """Changes of the fastest tiles, and what is fastest at the shape's other row counts."""
+    known = {trial.tile for trial in result.trials}
+    changed = next_tiles([trial.tile for trial in result.best(3)], result.key)
+    others = [trial.tile for other in results for trial in other.best(2)]
+    return [tile for tile in dict.fromkeys([*changed, *others]) if tile not in known]
 
 
 def _line(shape: Shape, result: Result) -> str:
