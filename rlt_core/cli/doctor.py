@@ -12,7 +12,9 @@ import typer
 from rlt_core.cli.options import AsJson
 from rlt_core.cli.output import print_columns, print_json
 from rlt_core.contract.errors import RltError
-from rlt_core.contract.specs import ModelSpec
+from rlt_core.contract.specs import AttentionSpec, ModelSpec, OpSpec
+from rlt_core.plugins.draft import lack_of
+from rlt_core.plugins.kinds import kind_of
 from rlt_core.plugins.model_folder import PUBLISHED, find_model_folder
 from rlt_core.plugins.registry import Registry, discover
 
@@ -42,7 +44,7 @@ def register(app: typer.Typer) -> None:
 def doctor(as_json: AsJson = False) -> None:
     """Say what is installed, what the machine offers, what is missing and how to get it."""
     registry = discover()
-    rows = [*_versions(), *_machine(), *_plugins(registry)]
+    rows = [*_versions(), *_machine(), *_plugins(registry), *_extras(registry)]
     advice = list(_advice(registry))
     if as_json:
         facts = [dict(zip(("what", "found", "remark"), row, strict=True)) for row in rows]
@@ -103,6 +105,15 @@ def _plugins(registry: Registry) -> Iterator[Row]:
         count = len(plugin.specs)
         about = plugin.reason or (f"declares {count} parts" if count else "declares nothing yet")
         yield f"plugin {plugin.name}", f"{plugin.source} ({plugin.state})", about
+
+
+def _extras(registry: Registry) -> Iterator[Row]:
+    """What is chosen only where something more was installed or built: nobody must have it."""
+    specs: list[AttentionSpec | OpSpec] = [*registry.all(AttentionSpec), *registry.all(OpSpec)]
+    for spec in specs:
+        if spec.extra is not None:
+            found = spec.extra.found or "absent"
+            yield f"{kind_of(spec).label} {spec.id}", found, lack_of(spec) or ""
 
 
 def _advice(registry: Registry) -> Iterator[str]:

@@ -170,6 +170,20 @@ class PromptModeSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """What a backend or operator needs beside its plugin: a package that is not a dependency, a
+    library built on request. Looked for at discovery, without importing torch.
+
+    `found` says what is there ("flash-attn 2.8.3", "built"), None when nothing is: the spec is then
+    listed and not chosen. `lack` says what is wrong then, and `fix` is the command that gets it.
+    """
+
+    found: str | None
+    lack: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
     """An attention backend; `factory() -> Attention`. Empty tuples mean no limit; `capability`
     is the lowest CUDA compute capability."""
@@ -182,6 +196,7 @@ class AttentionSpec:
     head_dims: tuple[int, ...] = ()
     page_sizes: tuple[int, ...] = ()
     capability: tuple[int, int] | None = None
+    extra: Extra | None = None
     priority: int = 0
     provides: Words = NO_WORDS
     needs: Words = NO_WORDS
@@ -200,6 +215,7 @@ class OpSpec:
     dtypes: tuple[str, ...]
     exact: bool
     capability: tuple[int, int] | None = None
+    extra: Extra | None = None
     priority: int = 0
     provides: Words = NO_WORDS
     needs: Words = NO_WORDS

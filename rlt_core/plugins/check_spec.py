@@ -11,6 +11,7 @@ from rlt_core.contract.specs import (
     STATE_SEED,
     AttentionSpec,
     ExitPolicySpec,
+    Extra,
     ModelSpec,
     OpSpec,
     ParamSpec,
@@ -50,6 +51,8 @@ def spec_faults(spec: Spec) -> Iterator[str]:
                 yield f"'{spec.id}': parameter '{param.name}' is of a kind that models have"
     if isinstance(spec, (AttentionSpec, OpSpec)) and not (spec.devices and spec.dtypes):
         yield f"'{spec.id}': devices and dtypes must name at least one each"
+    if not isinstance(getattr(spec, "extra", None), (Extra, type(None))):
+        yield f"'{spec.id}': extra is no Extra"
 
 
 def _option_faults(options: Iterable[ParamSpec]) -> Iterator[str]:

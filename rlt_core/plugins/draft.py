@@ -91,6 +91,7 @@ def make_draft(choice: Choice, model: ModelSpec, shape: ModelShape, registry: Re
         notes.append(f"dtype {dtype}: the checkpoint's own")
     attention = _pick_attention(registry, choice, shape, dtype, notes)
     ops = {op: _pick_op(registry, choice, op, dtype) for op in OPERATORS}
+    notes += _passed_over(registry, choice, dtype)
     optional = {op: _pick_op(registry, choice, op, dtype) for op in OPTIONAL_OPERATORS}
     ops |= {op: spec for op, spec in optional.items() if spec is not None}
     return Draft(
@@ -131,6 +132,8 @@ def limit_faults(
     float16 is refused by itself (conflicts), not once more by every operator.
     """
     faults = []
+    if lack := lack_of(spec):
+        faults.append(("this machine", lack))
     device = choice.device.partition(":")[0]
     if device not in spec.devices:
         faults.append((f"option --device {device}", f"it runs on {', '.join(spec.devices)}"))
@@ -142,6 +145,13 @@ def limit_faults(
     if isinstance(spec, AttentionSpec):
         faults += _attention_faults(spec, choice, head_dims)
     return faults
+
+
+def lack_of(spec: AttentionSpec | OpSpec) -> str | None:
+    """What is missing for a spec on this machine, and the command that gets it."""
+    if spec.extra is None or spec.extra.found is not None:
+        return None
+    return f"{spec.extra.lack} ({spec.extra.fix})"
 
 
 def _attention_faults(
@@ -208,6 +218,17 @@ def _pick_attention(
     left = "; ".join(f"{spec.id} does not fit: {faults[spec.id][0][1]}" for spec in passed)
     notes.append(f"attention {chosen.id}: {left or 'the default'}")
     return chosen
+
+
+def _passed_over(registry: Registry, choice: Choice, dtype: str) -> list[str]:
+    """The candidates that only something missing keeps out, and how to get it."""
+    return [
+        f"operator {spec.id} is passed over: {lack}"
+        for spec in registry.all(OpSpec)
+        if (lack := lack_of(spec))
+        and spec.op not in choice.ops
+        and len(limit_faults(spec, choice, dtype, ())) == 1
+    ]
 
 
 def _pick_op(registry: Registry, choice: Choice, op: str, dtype: str) -> OpSpec | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlt_core.contract import AttentionSpec, OpSpec, Word, hookimpl
+from rlt_kernels.native import native_extra
 
 if TYPE_CHECKING:
     import typer
@@ -83,7 +84,19 @@ def rlt_ops() -> list[OpSpec]:
                 exact=True,
                 capability=_CAPABILITY,
                 priority=_PRIORITY,
-            )
+            ),
+            # Exact, and built by whoever wants it: taken where it is there.
+            OpSpec(
+                id="native.silu_mul",
+                op="silu_mul",
+                factory="rlt_kernels.native.silu:silu_mul",
+                devices=("cuda",),
+                dtypes=("bfloat16", "float16"),
+                exact=True,
+                capability=_CAPABILITY,
+                extra=native_extra(),
+                priority=_PRIORITY + 1,
+            ),
         ]
     )
 
