@@ -69,6 +69,19 @@ def test_rows_are_independent_and_right(width: int, dtype: torch.dtype, seed: in
         assert error.mean() <= (2 * eps if dtype == torch.float32 else eps / 20), name
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_narrow_gate(dtype: torch.dtype) -> None:
+    """The quotient of 16-bit gates has no branch: it must be the exact one's, rounded, for every
+    gate there is, zeros, infinities and NaN among them."""
+    every = torch.arange(1 << 16, device="cuda").to(torch.int16).view(dtype)
+    rows = every[:, None].repeat(1, 16)
+    rows[:, 8:] = 1
+    found, wanted = (_Kernels().silu_mul(x).to(dtype) for x in (rows, rows.float()))
+    known = ~wanted.isnan()
+    assert torch.equal(found.isnan(), ~known)
+    assert torch.equal(found[known].view(torch.int16), wanted[known].view(torch.int16))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_heads_and_odd_addresses(dtype: torch.dtype, seed: int) -> None:
     """A first call at a good address must not decide how later ones load."""

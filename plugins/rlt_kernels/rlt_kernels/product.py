@@ -116,7 +116,10 @@ def many_product(
 ):
     """Persistent: PROGRAMS programs walk the tiles, GROUP row tiles by all columns at a time.
 
-    x and weight are tensor descriptors with blocks [BM, BK] and [BN, BK], with SILU [BN / 2, BK].
+    x and weight are tensor descriptors with blocks [BM, BK] and [BN, BK]. With SILU the weight is
+    described as [2, N, K], blocks [2, BN / 2, BK], so that gate and up of one tile are one load,
+    one product and, behind it, two halves of a thread's registers (two accumulators with products
+    of half the width: 535 TFLOP/s at 8192 rows where the plain product has 755).
     SPECIAL: loads in a warp of their own.
     """
     if PDL:
@@ -134,17 +137,17 @@ def many_product(
         height = tl.minimum(num_m - group * GROUP, GROUP)
         m0 = (group * GROUP + (index % in_group) % height) * BM
         n0 = ((index % in_group) // height) * WIDTH
-        acc = _zeros(BM, WIDTH, SWAP)
+        acc = _zeros(BM, BN, SWAP)
+        for k0 in tl.range(0, K, BK, num_stages=STAGES, warp_specialize=SPECIAL):
+            if SILU:
+                wv = weight.load([0, n0, k0]).reshape(BN, BK)
+            else:
+                wv = weight.load([n0, k0])
+            acc = _accumulate(acc, x.load([m0, k0]), wv, SWAP)
         if SILU:
-            up = _zeros(BM, WIDTH, SWAP)
-            for k0 in tl.range(0, K, BK, num_stages=STAGES, warp_specialize=SPECIAL):
-                xv = x.load([m0, k0])
-                acc = _accumulate(acc, xv, weight.load([n0, k0]), SWAP)
-                up = _accumulate(up, xv, weight.load([N + n0, k0]), SWAP)
-            value = silu_times(_rounded(acc, out, SWAP), _rounded(up, out, SWAP))
+            gate, up = _halves(acc, out, BM, WIDTH, SWAP)
+            value = silu_times(gate, up)
         else:
-            for k0 in tl.range(0, K, BK, num_stages=STAGES, warp_specialize=SPECIAL):
-                acc = _accumulate(acc, x.load([m0, k0]), weight.load([n0, k0]), SWAP)
             value = _rounded(_with_bias(acc, bias, n0, N, WIDTH, HAS_BIAS, SWAP), out, SWAP)
         _store(value, out, m0, n0, R, N, BM, WIDTH)
 
@@ -215,6 +218,17 @@ def _rounded(acc, out, SWAP: tl.constexpr):
     if SWAP:
         value = tl.trans(value)
     return value
+
+
+@triton.jit
+def _halves(acc, out, BM: tl.constexpr, WIDTH: tl.constexpr, SWAP: tl.constexpr):
+    """The first and the second half of the tile's weight rows, [BM, WIDTH] each, rounded."""
+    value = acc.to(out.dtype.element_ty)
+    if SWAP:
+        both = tl.permute(tl.reshape(value, (2, WIDTH, BM)), (2, 1, 0))
+    else:
+        both = tl.permute(tl.reshape(value, (BM, 2, WIDTH)), (0, 2, 1))
+    return tl.split(both)
 
 
 @triton.jit

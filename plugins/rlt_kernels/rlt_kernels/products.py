@@ -71,7 +71,7 @@ class Launch:
         self, tile: Tile, *, op: str, n: int, k: int, bias: bool, rows: bool, programs: int
     ) -> None:
         self.tile, self.n, self.programs = tile, n, programs
-        silu = op == "linear_silu_mul"
+        silu = self.silu = op == "linear_silu_mul"
         self.width = tile.bn // 2 if silu else tile.bn
         shape = (k, tile.bm, tile.bn, tile.bk, tile.stages)
         flags = (silu, bias, rows, tile.pdl)
@@ -117,9 +117,17 @@ class Launch:
         if tile.kind == "rows":
             return (tiles, 1, 1), (x, weight, bias, num_rows, out, rows, self.n, *self.constants)
         left = TensorDescriptor(x, x.shape, x.stride(), [tile.bm, tile.bk])
-        right = TensorDescriptor(weight, weight.shape, weight.stride(), [self.width, tile.bk])
+        right = _described(weight, self.silu, [self.width, tile.bk])
         grid = (min(tiles, self.programs), 1, 1)
         return grid, (left, right, bias, num_rows, out, rows, self.n, *self.constants)
+
+
+def _described(weight: Tensor, pairs: bool, block: list[int]) -> TensorDescriptor:
+    """The weight for copies of `block` [rows, K] elements; pairs: of so many gate rows and the up
+    rows that belong to them."""
+    if pairs:
+        weight, block = weight.view(2, -1, weight.shape[1]), [2, *block]
+    return TensorDescriptor(weight, weight.shape, weight.stride(), block)
 
 
 def make_launch(
