@@ -7,11 +7,14 @@ holds, the padding and the choice among the captured ticks are the ones of a GPU
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from rlt_core.runtime.graphs import prompt_counts, row_counts
 from rlt_core.runtime.tick_rows import Batch, TickTensors
@@ -120,6 +123,45 @@ def test_captured_ticks_change_nothing(setup: Setup) -> None:
     assert not pool[0].any(), "padding wrote to the sentinel page"
 
 
+class Counted:
+    """An operator that leaves rows past num_rows unwritten, and what it was given."""
+
+    def __init__(self, run: Callable[..., Tensor]) -> None:
+        self.run, self.seen = run, set[tuple[int, int]]()
+
+    def __call__(self, x: Tensor, *args: Tensor, num_rows: Tensor | None = None) -> Tensor:
+        out = self.run(x, *args)
+        if num_rows is not None:
+            self.seen.add((int(num_rows), len(x)))
+            out[int(num_rows) :] = torch.nan
+        return out
+
+
+@pytest.mark.parametrize("strategy", ["refill", "pipeline"])
+def test_padding_is_left_out_of_products(strategy: str) -> None:
+    """Padding that is computed: 2048 prompt rows and one of padding take a row tile more on a GPU,
+    and 300 cost what 1024 do. Rows that are left out though they matter, or read though they are
+    left out."""
+    setup = Setup(model="ouro_b", policy="gate", strategy=strategy, num_slots=3, chunk_size=7)
+    wanted = run_together(build(setup), requests(setup))
+    built = build(setup)
+    program = built.executor.program
+    ops = program.services.ops
+    linear, gated = Counted(ops.linear), Counted(ops.linear_silu_mul)
+    names = frozenset({"linear", "linear_silu_mul"})
+    limited = replace(ops, linear=linear, linear_silu_mul=gated, counted=names)
+    program.services = replace(program.services, ops=limited)
+    built, ran = captured(built)
+    found = run_together(built, requests(setup))
+    assert {id_: same(found[id_], wanted[id_]) for id_ in wanted} == dict.fromkeys(wanted, True)
+    seen = {(num, rows) for num, rows in linear.seen if 0 < num < rows}
+    assert ran["mixed"]
+    assert seen
+    if strategy == "refill":
+        # nothing but prompt rows: the first prompts have no decode rows beside them
+        assert 1 + 7 + 7 in {num for num, _ in seen}
+
+
 def test_scores_and_replays_run_eagerly() -> None:
     """Rows whose logprobs or next tokens are known are no plain prompt: captured, they would lose
     what they were run for."""
@@ -145,7 +187,8 @@ def test_row_counts_hold_every_number() -> None:
     assert prompt_counts(40) == [40]
     assert prompt_counts(64) == [64]
     assert prompt_counts(2048) == [64, 256, 1024, 2048]
-    assert prompt_counts(9000) == [64, 256, 1024, 2048]
+    assert prompt_counts(3000) == [64, 256, 1024, 2048, 3000]
+    assert prompt_counts(9000) == [64, 256, 1024, 2048, 4096, 8192]
 
 
 def test_a_table_too_many_leaves_the_captured_ticks_alone() -> None:

@@ -45,7 +45,8 @@ class DecodeInputs:
         parts = self.inbox.parts
         columns = np.zeros((NUM_PROMPT_COLUMNS, 0), np.int64)
         prompt = PromptRows(tick=0, columns=columns, cell_start=np.zeros(1, np.int64))
-        made = self._inputs.of(0, np.arange(rows), prompt, self._chunks, self._fan)
+        slots = np.arange(rows)
+        made = self._inputs.of(0, slots, prompt, self._chunks, self._fan, sentinel=False)
         return replace(
             made,
             tick=parts["number"][0],

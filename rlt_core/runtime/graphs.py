@@ -22,7 +22,7 @@ from rlt_core.runtime.tick_inputs import TickInputs
 from rlt_core.runtime.tick_rows import TickTensors
 
 # Prompt rows of captured ticks, and the decode rows beside them.
-PROMPT_ROWS = (64, 256, 1024, 2048)
+PROMPT_ROWS = (64, 256, 1024, 2048, 4096, 8192)
 MIXED_ROWS = (16, 64)
 
 
@@ -46,16 +46,19 @@ class TickGraphs:
         self._run, self._apply, self._slots, self._emitter = run, apply, slots, emitter
         self._variants = variants(config.max_logprobs)
         rows = row_counts(config.num_slots)
-        self._kinds: list[tuple[DecodeInputs, Sequence[int]]] = []
+        self._kinds: list[tuple[DecodeInputs, Sequence[int], Sequence[Needs]]] = []
         beside = [*(r for r in MIXED_ROWS if r < rows[-1]), rows[-1]]
+        # Prompts alone: sixteen rows of padding in front of 2048 would be a row tile more.
+        alone = [] if inputs.guesses or inputs.peeks else [0]
         for fan in {inputs.fan: None, (1 if inputs.narrows else inputs.fan): None}:
-            self._kinds.append((DecodeInputs(config, slots, inputs, rows[-1], fan), rows))
+            sizes = (config, slots, inputs, rows[-1], fan)
+            self._kinds.append((DecodeInputs(*sizes), rows, self._variants))
             for num in () if inputs.chains else prompt_counts(config.num_places):
                 # one more, which is always padding
-                mixed = MixedInputs(
-                    config, slots, inputs, rows[-1], fan, prompt_rows=num + 1, has_coda=has_coda
-                )
-                self._kinds.append((mixed, beside))
+                mixed = partial(MixedInputs, *sizes, prompt_rows=num + 1, has_coda=has_coda)
+                if alone:
+                    self._kinds.append((mixed(leaves=False), alone, self._variants[-1:]))
+                self._kinds.append((mixed(), [*alone, *beside], self._variants))
         self._replays: dict[tuple[int, int, Needs], Replay] = {}
         self._version = 0
 
@@ -67,7 +70,7 @@ class TickGraphs:
             (kind, rows, needs)
             for kind in reversed(range(len(self._kinds)))
             for rows in reversed(self._kinds[kind][1])
-            for needs in self._variants
+            for needs in self._kinds[kind][2]
         ]
         for done, (kind, rows, needs) in enumerate(todo):
             inputs = self._kinds[kind][0]
@@ -81,11 +84,11 @@ class TickGraphs:
         """Replay a tick, table changes and all; None when no captured one can be it."""
         if self._slots.version != self._version:
             return None  # more tables at once than room was made for: slower until the next start
-        for kind, (inputs, counts) in enumerate(self._kinds):
+        for kind, (inputs, counts, variants) in enumerate(self._kinds):
             if inputs.fits(tick):
                 rows = next(rows for rows in counts if rows >= len(tick.decode_slots))
                 inputs.fill(tick, rows)
-                variant = next(v for v in self._variants if v.covers(needs))
+                variant = next(v for v in variants if v.covers(needs))
                 return self._replays[kind, rows, variant]()
         return None
 

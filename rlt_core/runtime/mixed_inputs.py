@@ -33,11 +33,13 @@ NUM_CELLS, NUM_ENDS = 64, 32
 
 
 class MixedInputs(DecodeInputs):
-    """Ticks of fewer than `prompt_rows` prompt rows: one is always padding.
+    """Ticks of fewer than `prompt_rows` prompt rows: one is always padding. Padding comes last, and
+    what an operator counts (OperatorSet.limited) leaves it out, so that it costs little.
 
     Replayed are ticks of plain prompts: what ends a prompt gives a token, and no coda layer has to
     run over the others' rows (has_coda). All rows ask the policy, those of a known depth in vain;
-    where that costs a head for every row, no prompt row may ask.
+    where that costs a head for every row, no prompt row may ask. leaves: False for ticks of prompts
+    alone in which none ends, which need neither coda nor head nor sampling.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class MixedInputs(DecodeInputs):
         *,
         prompt_rows: int,
         has_coda: bool,
+        leaves: bool = True,
     ) -> None:
         self.prompt_rows, self._has_coda, self._lanes = prompt_rows, has_coda, inputs.lanes
+        self._leaves = leaves
         self._all_ask = not inputs.peeks
         self._num_tiles = prompt_rows // inputs.lanes + NUM_CELLS
         super().__init__(config, slots, inputs, most, fan)
@@ -63,6 +67,8 @@ class MixedInputs(DecodeInputs):
         if not 0 < len(prompt) < self.prompt_rows or num_cells > NUM_CELLS:
             return False
         last = prompt.last
+        if not self._leaves and (len(tick.decode_slots) or last.any()):
+            return False
         knows = (prompt.known_next[last] >= 0) | (prompt.target[last] >= 0)
         ends = np.count_nonzero(last & prompt.emit)
         return bool(
@@ -98,6 +104,8 @@ class MixedInputs(DecodeInputs):
             else made.asks,
             coda_tiles=single_tiles(made.num_leave + NUM_ENDS, device, self._lanes),
             has_prompt=True,
+            enters=True,
+            leaves=self._leaves,
         )
 
     def prepared(self, tensors: TickTensors) -> TickTensors:
@@ -113,12 +121,13 @@ class MixedInputs(DecodeInputs):
             length=torch.cat((alone.length, parts["tile_len"])),
             num_single=rows,
         )
-        return replace(tensors, tiles=tiles)
+        return replace(tensors, tiles=tiles, num_rows=parts["rows"].int())
 
     def _shapes(self, most: int) -> dict[str, tuple[int, ...]]:
         num, tiles = self.prompt_rows, self._num_tiles
         return {
             **super()._shapes(most),
+            "rows": (1,),
             "columns": (NUM_PROMPT_COLUMNS, num),
             "depth": (num,),
             "finish": (NUM_ENDS,),
@@ -132,6 +141,7 @@ class MixedInputs(DecodeInputs):
     def _fill(self, host: dict[str, I64], tick: TickInput, rows: int) -> None:
         super()._fill(host, tick, rows)
         prompt, num = tick.prompt, len(tick.prompt)
+        host["rows"][0] = rows * self._fan + num
         host["columns"][:, :num] = prompt.columns
         host["depth"][:num] = prompt.depth
         self._pad(host, num)
@@ -159,6 +169,7 @@ class MixedInputs(DecodeInputs):
 
     def _idle_rows(self, host: dict[str, I64], rows: int) -> None:
         self._pad(host, 0)
+        host["rows"][0] = rows * self._fan
         host["finish"][:] = self.prompt_rows - 1
         host["tile_rows"][:] = rows * self._fan + self.prompt_rows
         for name in ("tile_first", "tile_len", "row_tile", "row_lane"):

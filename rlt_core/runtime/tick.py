@@ -117,7 +117,8 @@ class TickProgram:
         """State of entering rows; the others keep theirs."""
         s = self.slots
         entering = boundary_rows(batch, batch.enters, t.tiles, t.num_chunks)
-        ctx = Launch(self.services, entering, s, chained=self._chained(batch))
+        chained = self._chained(batch)
+        ctx = Launch(self.services, entering, s, chained=chained, num_rows=t.num_rows)
         state = self.model.prelude(self._tokens(t), ctx)
         s.state[batch.home] = torch.where(batch.enters[:, None], state, s.state[batch.home])
 
@@ -147,7 +148,7 @@ class TickProgram:
             tiles=t.tiles,
             num_chunks=t.num_chunks,
         )
-        return Launch(self.services, rows, self.slots)
+        return Launch(self.services, rows, self.slots, num_rows=t.num_rows)
 
     def _keep(
         self, t: TickTensors, batch: Batch, state: Tensor, decided: Tensor, done: Tensor
@@ -226,7 +227,7 @@ class TickProgram:
 
     def _may_leave(self, t: TickTensors, waits: Tensor) -> Tensor:
         """Boundary work waits for `min_leave` rows unless nothing else runs or one waits long."""
-        if self.min_leave <= 1:
+        if self.min_leave <= 1 or not len(waits):
             return torch.ones_like(waits)
         s = self.slots
         phase = s.phase[t.decode_slots]

@@ -58,12 +58,21 @@ class TickInputs:
         return 1 if self.narrows and tick.least_acceptance > 1000 else self.fan
 
     def of(
-        self, number: int, slots: I64, prompt: PromptRows, num_chunks: int, fan: int | None = None
+        self,
+        number: int,
+        slots: I64,
+        prompt: PromptRows,
+        num_chunks: int,
+        fan: int | None = None,
+        *,
+        sentinel: bool = True,
     ) -> TickTensors:
-        """The tensors of tick `number` for these decode slots and prompt rows."""
+        """The tensors of tick `number` for these decode slots and prompt rows. sentinel: a tick
+        without decode rows has one of the sentinel slot."""
         fan = fan or self.fan
-        # One sentinel row keeps every launch non-empty, also in a tick of prompts alone.
-        decode = slots if len(slots) else np.array([self._config.num_slots])
+        # It keeps every launch non-empty, also in a tick of prompts alone.
+        one = np.array([self._config.num_slots])
+        decode = slots if len(slots) or not sentinel else one
         num_slots, num_decode = len(decode), len(decode) * fan
         finish = np.flatnonzero(prompt.last)
         known = prompt.known_next[finish] >= 0

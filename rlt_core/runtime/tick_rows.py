@@ -24,7 +24,8 @@ class TickTensors:
     reads logits). Where a slot has several lanes, R counts rows there; guess_tiles are of one row a
     slot (None unless tokens are guessed). fan: rows of a slot in this tick; least_acceptance as in
     TickInput. enters, leaves: whether a row may enter or leave in this tick; in one of prompts
-    alone the host knows that none does. tick: a number, or an int64 tensor of no dimension.
+    alone the host knows that none does. num_rows: int32 [1] on the device, where rows from there on
+    are padding. tick: a number, or an int64 tensor of no dimension.
     """
 
     tick: int | Tensor
@@ -55,6 +56,7 @@ class TickTensors:
     least_acceptance: int | Tensor = 0
     enters: bool = True
     leaves: bool = True
+    num_rows: Tensor | None = None
 
 
 @dataclass(slots=True)
