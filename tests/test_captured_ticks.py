@@ -147,7 +147,8 @@ def test_padding_is_left_out_of_products(strategy: str) -> None:
     built = build(setup)
     program = built.executor.program
     ops = program.services.ops
-    linear, gated = Counted(ops.linear), Counted(ops.linear_silu_mul)
+    linear: Any = Counted(ops.linear)
+    gated: Any = Counted(ops.linear_silu_mul)
     names = frozenset({"linear", "linear_silu_mul"})
     limited = replace(ops, linear=linear, linear_silu_mul=gated, counted=names)
     program.services = replace(program.services, ops=limited)
