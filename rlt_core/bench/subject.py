@@ -25,6 +25,7 @@ from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
 from rlt_core.runtime.executor import Executor
+from rlt_core.runtime.residents import Needs
 from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.scheduler import Scheduler
 from rlt_core.stage.build import Parts, build_parts, check_device
@@ -212,7 +213,12 @@ def _build(
     registry: Registry,
     before_capture: Callable[[Executor], None] | None,
 ) -> Subject:
-    parts = build_parts(config, registry, before_capture)
+    def prepare(executor: Executor) -> None:
+        executor.sampling = (Needs(),)  # all is greedy here; the start is the shorter for it
+        if before_capture is not None:
+            before_capture(executor)
+
+    parts = build_parts(config, registry, prepare)
     executor = TimedExecutor(parts.executor)
     strategy: Strategy = load_object(parts.plan.strategy.factory)()
     if setting.prompts_first:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,11 @@ from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
 from rlt_core.runtime.decode_tick import DecodeTick
 from rlt_core.runtime.emit import Emitter
-from rlt_core.runtime.graphs import TickGraphs
+from rlt_core.runtime.graphs import TickGraphs, variants
 from rlt_core.runtime.operators import build_operators
 from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.pipeline import PipelineProgram
-from rlt_core.runtime.residents import Residents
+from rlt_core.runtime.residents import Needs, Residents
 from rlt_core.runtime.rope import RopeTables
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.swap import SwapCopies
@@ -97,6 +97,8 @@ class Executor:
         )
         self._upload, self._residents = Upload(self.device), Residents(config.num_slots)
         self._graphs: TickGraphs | None = None
+        # Kinds of sampling that capture() captures; benchmarks, which use one, leave out the rest.
+        self.sampling: Sequence[Needs] = variants(config.max_logprobs)
         self._has_coda = plan.shape.has_coda_layers
         self._in_flight: deque[Pending] = deque()
 
@@ -133,6 +135,7 @@ class Executor:
                 self.config,
                 self.inputs,
                 has_coda=self._has_coda,
+                variants=self.sampling,
             )
             self._graphs.capture(progress)
 

@@ -39,12 +39,14 @@ class TickGraphs:
         inputs: TickInputs,
         *,
         has_coda: bool,
+        variants: Sequence[Needs],
     ) -> None:
         """run: one tick, whose sampling follows emitter.needs. apply: page limits int64 [S], flat
         entries of the page tables int64 [N] and the pages that go there. has_coda: the model has
-        layers after its loops."""
+        layers after its loops. variants: kinds of sampling that are captured, the last of which
+        covers the most."""
         self._run, self._apply, self._slots, self._emitter = run, apply, slots, emitter
-        self._variants = variants(config.max_logprobs)
+        self._variants = variants
         rows = row_counts(config.num_slots)
         self._kinds: list[tuple[DecodeInputs, Sequence[int], Sequence[Needs]]] = []
         beside = [*(r for r in MIXED_ROWS if r < rows[-1]), rows[-1]]
@@ -86,9 +88,11 @@ class TickGraphs:
             return None  # more tables at once than room was made for: slower until the next start
         for kind, (inputs, counts, variants) in enumerate(self._kinds):
             if inputs.fits(tick):
+                variant = next((v for v in variants if v.covers(needs)), None)
+                if variant is None:
+                    return None
                 rows = next(rows for rows in counts if rows >= len(tick.decode_slots))
                 inputs.fill(tick, rows)
-                variant = next(v for v in variants if v.covers(needs))
                 return self._replays[kind, rows, variant]()
         return None
 
