@@ -108,6 +108,24 @@ class FilledTrack:
     num_planes: int
 
 
+class FillPlanes(Protocol):
+    """What ticks with prompt rows take for exits (OpSpec with op="fill"), for one track."""
+
+    def __call__(
+        self,
+        track: FilledTrack,
+        tables: Tensor,
+        slot: Tensor,
+        position: Tensor,
+        source: Tensor,
+        targets: Tensor,
+    ) -> None:
+        """Copy the k and v of each row's position from plane `source` to its `targets`, in all
+        layers: tables int32 [S + 1, table rows, W]; slot, position, source int64 [R]; targets
+        bool [R, planes]. Rows without targets may hold any position and source."""
+        ...
+
+
 class DecodeSteps(Protocol):
     """The steps, in the order in which a tick runs them."""
 

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from rlt_core.contract.steps import FilledTrack, FillPlanes
 from rlt_core.kv.plan import SENTINEL_PAGE, KVPlan, TrackPlaces
 
 
@@ -33,6 +34,8 @@ class DevicePool:
         self.storage = torch.zeros(shape, dtype=dtype, device=device)
         if debug:
             self.storage[SENTINEL_PAGE + 1 :] = float("nan")
+        # One launch for all rows and layers, where a plugin has it (contract.steps.FillPlanes).
+        self.filler: FillPlanes | None = None
         self._views = {track.name: self._make_view(track) for track in plan.tracks}
         self._filled = tuple(track for track in plan.tracks if track.per_depth)
         self._planes = {
@@ -62,6 +65,10 @@ class DevicePool:
         position, source int64 [R]; targets bool [R, planes]. A row without targets may hold any
         source and position. Shapes are static: what is not to be filled rewrites its source.
         """
+        if self.filler is not None:
+            for track in self._filled:
+                self.filler(self.filled(track), tables, slot, position, source, targets)
+            return
         size = self.plan.page_size
         index = position.div(size, rounding_mode="floor").clamp(0, tables.shape[2] - 1)
         offset = position.remainder(size)
@@ -78,6 +85,15 @@ class DevicePool:
             # Separated index tensors put the rows first: [R, parts, unit_layers, 2, G, d].
             values = pool[from_page, :, :, offset[:, None]]
             pool[to_page, :, :, offset[:, None, None]] = values[:, None]
+
+    def filled(self, track: TrackPlaces) -> FilledTrack:
+        """A per-depth track as steps and `filler` take it."""
+        return FilledTrack(
+            pool=self._views[track.name],
+            first=track.first,
+            parts=track.parts,
+            num_planes=track.num_planes,
+        )
 
     def _make_view(self, track: TrackPlaces) -> Tensor:
         shape = (track.unit_layers, 2, self.plan.page_size, track.num_kv_heads, track.head_dim)

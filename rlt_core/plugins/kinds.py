@@ -59,7 +59,7 @@ OPERATORS = (
     "linear_silu_mul",
 )
 # Those that a plan may do without: the runtime has its own way (contract.steps).
-OPTIONAL_OPERATORS = ("steps",)
+OPTIONAL_OPERATORS = ("steps", "fill")
 
 # Which side keeps a promise. A word that a plugin coined may be kept by any side.
 KEEPERS: dict[str, type[Spec]] = {

@@ -56,6 +56,8 @@ class Executor:
         dtype = getattr(torch, plan.dtype)
         self.pool = DevicePool(kv, config.num_pages, self.device, dtype, debug=config.debug)
         policy = _make(plan.policy.factory)
+        if "fill" in plan.ops:
+            self.pool.filler = load_object(plan.ops["fill"].factory)
         self.slots = _make_slots(plan, config, kv, policy, self.device)
         self.swaps = SwapCopies(self.pool, self.slots, config.swap_pages)
         attention = _make(plan.attention.factory)

@@ -85,6 +85,16 @@ def rlt_ops() -> list[OpSpec]:
                 capability=_CAPABILITY,
                 priority=_PRIORITY,
             ),
+            OpSpec(
+                id="triton.fill",
+                op="fill",
+                factory="rlt_kernels.fill:fill",
+                devices=("cuda",),
+                dtypes=_DTYPES,
+                exact=True,
+                capability=_CAPABILITY,
+                priority=_PRIORITY,
+            ),
             # Exact, and built by whoever wants it: taken where it is there.
             OpSpec(
                 id="native.silu_mul",
