@@ -25,6 +25,13 @@ def decode(folder: Path = RECORDS) -> str:
     return _sections(lines, "decode", lambda found: _decode_table(found, peers))
 
 
+def prefill(folder: Path = RECORDS) -> str:
+    """Prompts that come at once, to their first tokens."""
+    lines = read(folder)
+    peers = [line for line in lines if line["bench"] == "peer"]
+    return _sections(lines, "prefill", lambda found: _prefill_table(found, peers))
+
+
 def depth(folder: Path = RECORDS) -> str:
     """Early exits against fixed depth and the bound."""
     return _sections(read(folder), "depth", _depth_table)
@@ -100,7 +107,7 @@ def _decode_rows(
 ) -> Iterable[list[str]]:
     for line in lines:
         r = line["results"]
-        others = [_peer_ms(peers, name, r["context"], r["batch"]) for name in names]
+        others = [_peer(peers, name, r["context"], r["batch"], "token_ms") for name in names]
         row = [str(r["context"]), str(r["batch"])]
         if "skipped" in r:
             yield [*row, _skipped(r), *others, *[""] * (5 + idle)]
@@ -109,6 +116,33 @@ def _decode_rows(
         row += [f"{r['floor_ms']:.2f}", f"{r['ratio']:.2f}", _spread(r["prompt_s"])]
         row += [f"{r['host_share']:.0%}"]
         yield [*row, *([_percent(r.get("gpu_idle"))] if idle else [])]
+
+
+def _prefill_table(lines: Sequence[Line], peers: Sequence[Line]) -> str:
+    mine = [peer for peer in peers if _comparable(peer, lines[0])]
+    names = list(dict.fromkeys(str(peer["engine"]) for peer in mine))
+    head = ["prompts", "tokens", "rows of a tick", "seconds", *(f"{name}, s" for name in names)]
+    head += ["tokens/s", "TFLOP of products", "TFLOP/s", "of the ceiling", "ticks"]
+    return table(head, [_prefill_row(line["results"], mine, names) for line in lines])
+
+
+def _prefill_row(r: Line, peers: Sequence[Line], names: Sequence[str]) -> list[str]:
+    point = r["prompt_len"], r["prompts"]
+    others = [_peer(peers, name, *point, "prompt_s", digits=3) for name in names]
+    row = [str(r["prompts"]), str(r["prompt_len"])]
+    if "skipped" in r:
+        return [*row, _skipped(r), "", *others, *[""] * 5]
+    return [
+        *row,
+        str(r["num_rows"]),
+        _spread(r["seconds"], 3),
+        *others,
+        f"{r['tokens_per_s']:,.0f}",
+        f"{r['product_operations'] / 1e12:.3g}",
+        f"{r['operations_per_s'] / 1e12:.3g}",
+        f"{r['share_of_ceiling']:.1%}",
+        str(r["ticks"]),
+    ]
 
 
 def _depth_table(lines: Sequence[Line]) -> str:
@@ -213,9 +247,11 @@ def _comparable(peer: Line, line: Line) -> bool:
     return same and peer["machine"].get("gpu") == line["machine"].get("gpu")
 
 
-def _peer_ms(peers: Sequence[Line], name: str, context: int, batch: int) -> str:
+def _peer(
+    peers: Sequence[Line], name: str, context: int, batch: int, value: str, digits: int = 2
+) -> str:
     found = [
-        f"{peer['results']['token_ms']:.2f}"
+        f"{peer['results'][value]:.{digits}f}"
         for peer in peers
         if (peer["engine"], peer["results"]["context"], peer["results"]["batch"])
         == (name, context, batch)
@@ -227,8 +263,9 @@ def _skipped(r: Line) -> str:
     return f"does not fit: {str(r['skipped']).splitlines()[0]}"
 
 
-def _spread(values: dict[str, float]) -> str:
-    return f"{values['median']:.2f} ({values['min']:.2f} to {values['max']:.2f})"
+def _spread(values: dict[str, float], digits: int = 2) -> str:
+    low, mid, high = (f"{values[name]:.{digits}f}" for name in ("min", "median", "max"))
+    return f"{mid} ({low} to {high})"
 
 
 def _percent(value: float | None) -> str:

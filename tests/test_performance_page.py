@@ -14,12 +14,14 @@ from rlt_core.bench.decode import DecodeResult, Point
 from rlt_core.bench.depth import DepthResult, NoExitResult
 from rlt_core.bench.depth_runs import Load
 from rlt_core.bench.pipeline import PipelineResult
+from rlt_core.bench.prefill import PrefillResult, Prompts, Work
 from rlt_core.bench.spread import Spread
 from rlt_core.bench.subject import Setting, check_setting
 from rlt_core.bench.wavefront import Mode, WavefrontResult
 from rlt_core.cli.bench_decode import table as decode_table
 from rlt_core.cli.bench_depth import table as depth_table
 from rlt_core.cli.bench_pipeline import table as pipeline_table
+from rlt_core.cli.bench_prefill import table as prefill_table
 from rlt_core.cli.bench_record import Recorder
 from rlt_core.cli.bench_wavefront import table as wavefront_table
 from rlt_core.contract.errors import CapacityError
@@ -49,6 +51,15 @@ DEPTH = DepthResult(
     refill_ms=ONE,
     boundary=Boundary(loop_ms=0.5, boundary_ms=0.0),
     bound=2.0,
+    halts=0,
+)
+PREFILL = PrefillResult(
+    prompts=Prompts(count=2, length=8),
+    num_rows=16,
+    seconds=TWO,
+    work=Work(products=4e12, attention=1e9),
+    rate=8e12,
+    ticks=6,
     halts=0,
 )
 NO_EXIT = NoExitResult(load=LOAD, cohort_ms=ONE, together_ms=ONE, spread_ms=TWO, halts=0)
@@ -91,6 +102,7 @@ def records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     plan = check_setting(setting, registry)
     for bench, result in (
         ("decode", DECODE),
+        ("prefill", PREFILL),
         ("depth", DEPTH),
         ("no-exit", NO_EXIT),
         ("pipeline", PIPELINE),
@@ -100,7 +112,7 @@ def records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
         recorder = Recorder.of(bench, setting, plan, registry, given, as_json=True)
         recorder.add(result.as_dict())
         where = {"context": 9, "batch": 3, "width": 3, "strategy": "pipeline"}
-        where |= {"mode": "wavefront", "chunk_size": 16}
+        where |= {"mode": "wavefront", "chunk_size": 16, "prompts": 3, "prompt_len": 9}
         recorder.skip(where, CapacityError("too big\nFix: none"))
         lines = capsys.readouterr().out.splitlines()
         (tmp_path / f"performance-{bench}.jsonl").write_text("\n".join(lines) + "\n")
@@ -116,6 +128,7 @@ def _rows(text: str) -> list[list[str]]:
 def test_nothing_recorded_is_said(tmp_path: Path) -> None:
     """Guards the page of a fresh clone."""
     assert performance.decode(tmp_path) == performance.MISSING == performance.depth(tmp_path)
+    assert performance.prefill(tmp_path) == performance.MISSING
     assert performance.no_exit(tmp_path) == performance.MISSING == performance.pipeline(tmp_path)
     assert performance.wavefront(tmp_path) == performance.MISSING
 
@@ -139,6 +152,22 @@ def test_decode_stands_beside_peers_of_its_shape_and_gpu(records: Path) -> None:
     assert "far" not in page
     assert "strategy `refill`" in page
     assert line["command"] in page
+
+
+def test_prefill_stands_beside_peers_of_its_prompts(records: Path) -> None:
+    """Guards seconds against milliseconds, and the share of the ceiling."""
+    file = records / "performance-prefill.jsonl"
+    line = json.loads(file.read_text().splitlines()[0])
+    peers = [
+        {"bench": "peer", "engine": "same", "machine": line["machine"]}
+        | {"settings": line["settings"], "results": {"context": 8, "batch": batch, "prompt_s": s}}
+        for batch, s in ((2, 4.5), (3, 7.0))
+    ]
+    (records / "performance-peers.jsonl").write_text("\n".join(map(json.dumps, peers)))
+    (row, left_out) = _rows(performance.prefill(records))
+    assert row[:5] == ["2", "8", "16", "2.000 (2.000 to 2.000)", "4.500"]
+    assert row[5:] == ["8", "4", "2", "25.0%", "6"]
+    assert left_out[:3] == ["3", "9", "does not fit: too big"]
 
 
 def test_depth_and_no_exit_rows(records: Path) -> None:
@@ -172,6 +201,7 @@ def test_tables_for_people_have_a_cell_per_head() -> None:
     """Guards columns that shift against their heads."""
     for rows in (
         decode_table([DECODE]),
+        prefill_table([PREFILL]),
         depth_table([DEPTH]),
         depth_table([NO_EXIT]),
         pipeline_table([PIPELINE]),

@@ -11,6 +11,7 @@ from rlt_core.cli.bench_depth import depth
 from rlt_core.cli.bench_inside import profile, trace
 from rlt_core.cli.bench_kernels import kernels
 from rlt_core.cli.bench_pipeline import pipeline
+from rlt_core.cli.bench_prefill import prefill
 from rlt_core.cli.bench_serve import serve
 from rlt_core.cli.bench_wavefront import wavefront
 from rlt_core.cli.options import AsJson
@@ -22,7 +23,8 @@ SLOTS = (16, 64, 256, 1024)
 def register(app: typer.Typer) -> None:
     """Add `rlt bench` to the command line."""
     group = typer.Typer(help="Measure parts of rlt on this machine.", no_args_is_help=True)
-    for command in (host, serve, decode, depth, pipeline, wavefront, kernels, profile, trace):
+    engine = (host, serve, decode, prefill, depth, pipeline, wavefront)
+    for command in (*engine, kernels, profile, trace):
         group.command(command.__name__)(command)
     app.add_typer(group, name="bench")
 
