@@ -204,10 +204,12 @@ def _with_bias(acc, bias, n0, N, BN: tl.constexpr, HAS_BIAS: tl.constexpr, SWAP:
     if HAS_BIAS:
         n = n0 + tl.arange(0, BN)
         value = tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
+        # By name: a plain addition to a product of one step becomes the start of its chain.
+        one = tl.full(acc.shape, 1.0, tl.float32)
         if SWAP:
-            acc += value[:, None]
+            acc = tl.fma(acc, one, tl.broadcast_to(value[:, None], acc.shape))
         else:
-            acc += value[None, :]
+            acc = tl.fma(acc, one, tl.broadcast_to(value[None, :], acc.shape))
     return acc
 
 
