@@ -15,6 +15,7 @@ from docs.generate import code, registry_of_ours, table
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import ConflictError
 from rlt_core.contract.specs import (
+    AttentionSpec,
     ExitPolicySpec,
     KVLayoutSpec,
     ModelShape,
@@ -112,6 +113,30 @@ def policies() -> str:
         rows.append((f"`{policy.id}`", policy.summary, needs, params, *answers))
     head = ("policy", "what", "needs", "parameters", *(f"`{model.id}`" for model in found))
     return table(head, rows) + _footnotes(notes)
+
+
+def backends() -> str:
+    """The attention backends: a row each."""
+    registry = registry_of_ours()
+    rows = []
+    for backend in registry.all(AttentionSpec):
+        others = sorted("".join(word) for word in backend.provides - {Word.EXACT})
+        exact = "yes" if Word.EXACT in backend.provides else "no"
+        needs = "a package that is no dependency" if backend.extra else "nothing"
+        rows.append(
+            (
+                f"`{backend.id}`",
+                backend.summary,
+                str(registry.source(backend).distribution),
+                code(backend.devices),
+                code(sorted(backend.dtypes)),
+                exact,
+                code(others),
+                needs,
+            )
+        )
+    head = ("attention", "what", "from", "device", "dtypes", "exact", "promises", "needs")
+    return table(head, rows)
 
 
 def layout_choices(registry: Registry) -> Iterator[Choice]:

@@ -138,9 +138,9 @@ class Built:
     engine: Engine
 
 
-def build(setup: Setup, model: WeightedModel | None = None) -> Built:
+def build(setup: Setup, model: WeightedModel | None = None, plan: Plan | None = None) -> Built:
     """An engine in this process; debug (poisoned, shuffled pages) is on, logits are kept."""
-    plan = plan_of(setup)
+    plan = plan or plan_of(setup)
     layout: KVLayout = load_object(plan.layout.factory)()
     kv = plan_kv(
         plan.shape,

@@ -35,7 +35,7 @@ def test_a_page_size_that_cannot_work_names_the_allowed_ones(size: int) -> None:
 @pytest.mark.parametrize(
     ("limits", "options", "said"),
     [
-        ({"page_sizes": (64, 128)}, {}, "it allows 64, 128"),
+        ({"page_sizes": (64, 128)}, {"page_size": 16}, "it allows 64, 128"),
         ({"head_dims": (64, 128)}, {}, "it allows head sizes 64, 128"),
         ({"devices": ("cuda",)}, {}, "it runs on cuda"),
         ({"dtypes": ("bfloat16",)}, {}, "it computes in bfloat16"),
@@ -54,6 +54,23 @@ def test_attention_limits_are_checked_at_start(
     plan = resolve_counter(registry, **options)
     assert plan.attention.id == "torch"
     assert any("fast does not fit" in note and said in note for note in plan.notes)
+
+
+def test_a_page_size_left_open_is_one_that_the_backend_asked_for_takes() -> None:
+    """A refusal of a default that nobody chose; the nearest size is taken, and it is said."""
+    hooks = {
+        "rlt_attention_backends": lambda: [attention("fast", page_sizes=(64, 256), priority=-1)]
+    }
+    registry = counter_registry(*ALL, **hooks)
+    plan = resolve_counter(registry, attention="fast")
+    assert plan.choice.kv_page_size == 64
+    assert "page size 64: what attention fast allows" in plan.notes
+    assert resolve_counter(registry, attention="fast", page_size=256).choice.kv_page_size == 256
+    assert resolve_counter(registry).choice.kv_page_size == 16
+    # A page of several chunks is for those alone that name it.
+    error = conflict_of(registry, attention="torch", page_size=256)
+    assert error.conflicts[0].right == "option --page-size 256"
+    assert "--attention fast" in error.fixes
 
 
 def test_the_head_size_of_every_track_is_checked() -> None:

@@ -86,8 +86,8 @@ def attention_launch(
 
 def _pages(requests: int, keys: int, page_size: int, device: torch.device) -> Tensor:
     """int64 [requests, chunks, pages of a chunk], shuffled; page 0 belongs to nobody."""
-    chunks = -(-keys // CHUNK_KEYS)
-    each = CHUNK_KEYS // page_size
+    chunks = -(-keys // max(CHUNK_KEYS, page_size))
+    each = max(1, CHUNK_KEYS // page_size)
     draw = torch.Generator().manual_seed(0)
     order = torch.randperm(requests * chunks * each, generator=draw) + 1
     return order.view(requests, chunks, each).to(device)

@@ -75,7 +75,8 @@ PageSize = Annotated[
     int | None,
     typer.Option(
         "--page-size",
-        help="Positions of a page of KV; a power of 2 up to 128; default: 64, CPU 16.",
+        help="Positions of a page of KV; a power of 2 up to 128 (256: some attention backends); "
+        "default: 64, CPU 16.",
     ),
 ]
 PrefixCache = Annotated[

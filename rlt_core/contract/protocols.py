@@ -349,6 +349,8 @@ class PagedRows:
     its own position with `store`. Rows before num_single are alone; the others are in cells, cut
     into tiles of at most tile_rows rows: tile_first and tile_len int64 [T] (length 0 for padding).
     hidden: None, or bool [., keys] with the row hidden_row int64 [R] of each row (KVRows.hidden).
+    kept: what a backend makes of these rows and wants again: the calls of one launch that differ in
+    layer, `unit` and `store` alone share it.
     """
 
     pool: Tensor
@@ -363,6 +365,7 @@ class PagedRows:
     store: bool = field(default=True)
     hidden: Tensor | None = None
     hidden_row: Tensor | None = None
+    kept: dict[str, object] = field(default_factory=dict)
 
 
 class PagedAttention(Attention, Protocol):

@@ -185,8 +185,10 @@ class Extra:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
-    """An attention backend; `factory() -> Attention`. Empty tuples mean no limit; `capability`
-    is the lowest CUDA compute capability."""
+    """An attention backend; `factory() -> Attention`. Empty tuples mean no limit, but for pages of
+    more than 128 positions: a backend that takes such a size names it, and walks page tables itself
+    (PagedAttention). `capability` is the lowest CUDA compute capability, `capability_below` the
+    first one that is too high."""
 
     id: str
     summary: str
@@ -196,6 +198,7 @@ class AttentionSpec:
     head_dims: tuple[int, ...] = ()
     page_sizes: tuple[int, ...] = ()
     capability: tuple[int, int] | None = None
+    capability_below: tuple[int, int] | None = None
     extra: Extra | None = None
     priority: int = 0
     provides: Words = NO_WORDS

@@ -19,7 +19,8 @@ from rlt_core.kv.layouts import checked_tables
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
 
 Phase = Literal["prompt", "decode"]
-PAGE_SIZES = tuple(size for size in range(1, CHUNK_KEYS + 1) if CHUNK_KEYS % size == 0)
+# Powers of two; the last one is for attention backends that walk page tables (AttentionSpec).
+PAGE_SIZES = tuple(1 << bits for bits in range((2 * CHUNK_KEYS).bit_length()))
 
 
 def plan_kv(
@@ -30,14 +31,14 @@ def plan_kv(
     max_depth: int,
     element_bytes: int,
 ) -> KVPlan:
-    """Lay the tracks of `shape` out in one pool. Raises OptionError for a page size that does
-    not divide 128 and PluginError for tracks or layout tables that cannot be run."""
+    """Lay the tracks of `shape` out in one pool. Raises OptionError for a page size that is no
+    power of two up to 256 and PluginError for tracks or layout tables that cannot be run."""
     if page_size not in PAGE_SIZES:
         allowed = ", ".join(map(str, PAGE_SIZES))
         raise OptionError(
             "--page-size",
             page_size,
-            f"a page must divide {CHUNK_KEYS} keys",
+            "a page holds a power of two of positions",
             f"Fix: one of {allowed}",
         )
     if max_depth < 1:

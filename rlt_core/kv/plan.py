@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rlt_core.contract.layouts import LayoutTables
 
 SENTINEL_PAGE = 0  # never handed out; rows that must not write, write here
-CHUNK_KEYS = 128  # keys of one attention chunk; a page size divides it
+CHUNK_KEYS = 128  # keys of one attention chunk; a page lies in one, or holds whole ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import Conflict
 from rlt_core.contract.specs import Entry, Spec
-from rlt_core.plugins.draft import DTYPES, Draft, head_dims, limit_faults
+from rlt_core.plugins.draft import DTYPES, PAGE_SIZES, Draft, head_dims, limit_faults
 from rlt_core.plugins.kinds import KEEPERS, kind_of
 from rlt_core.plugins.registry import Registry
 
-# A page lies inside one attention chunk of 128 keys.
-PAGE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 POOL = "the page pool (rlt-core)"
 
 
@@ -158,7 +156,7 @@ def _page_size(draft: Draft) -> Iterator[Conflict]:
     size = draft.choice.kv_page_size
     if size not in PAGE_SIZES:
         allowed = ", ".join(map(str, PAGE_SIZES))
-        reason = f"a page lies inside 128 keys; it allows {allowed}"
+        reason = f"a page holds a power of two of positions; it allows {allowed}"
         yield Conflict(left=f"option --page-size {size}", right=POOL, reason=reason)
 
 

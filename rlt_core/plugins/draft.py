@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import OptionError, UnknownNameError
@@ -28,13 +28,18 @@ from rlt_core.plugins.registry import Registry, S
 
 LAYOUT, STRATEGY, PROMPTS, POLICY = "last_exited", "refill", "chunked", "fixed"
 DTYPES = ("bfloat16", "float32")
+# A page lies inside one attention chunk of 128 keys, but for backends that say otherwise.
+CHUNK_PAGES = (1, 2, 4, 8, 16, 32, 64, 128)
+PAGE_SIZES = (*CHUNK_PAGES, 256)
 _DEVICE = re.compile(r"(cpu|cuda)(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """All parts of a choice. `ops` holds None where no candidate fits."""
+    """All parts of a choice. `ops` holds None where no candidate fits; `choice` is what was `asked`
+    with the page size that the attention backend needs, where none was asked for."""
 
+    asked: Choice
     choice: Choice
     model: ModelSpec
     shape: ModelShape
@@ -90,12 +95,14 @@ def make_draft(choice: Choice, model: ModelSpec, shape: ModelShape, registry: Re
     if choice.dtype is None:
         notes.append(f"dtype {dtype}: the checkpoint's own")
     attention = _pick_attention(registry, choice, shape, dtype, notes)
+    sized = _with_page_size(choice, attention, notes)
     ops = {op: _pick_op(registry, choice, op, dtype) for op in OPERATORS}
     notes += _passed_over(registry, choice, dtype)
     optional = {op: _pick_op(registry, choice, op, dtype) for op in OPTIONAL_OPERATORS}
     ops |= {op: spec for op, spec in optional.items() if spec is not None}
     return Draft(
-        choice=choice,
+        asked=choice,
+        choice=sized,
         model=model,
         shape=shape,
         layout=layout,
@@ -162,9 +169,11 @@ def _attention_faults(
     if wrong:
         allowed = ", ".join(map(str, spec.head_dims))
         faults.append((f"head size {', '.join(wrong)}", f"it allows head sizes {allowed}"))
-    if spec.page_sizes and choice.kv_page_size not in spec.page_sizes:
-        allowed = ", ".join(map(str, spec.page_sizes))
-        faults.append((f"option --page-size {choice.kv_page_size}", f"it allows {allowed}"))
+    size, sizes = choice.kv_page_size, spec.page_sizes or CHUNK_PAGES
+    # What no pool has is refused by itself (conflicts), not once more by every backend.
+    if size in PAGE_SIZES and size not in sizes:
+        allowed = ", ".join(map(str, sizes))
+        faults.append((f"option --page-size {size}", f"it allows {allowed}"))
     return faults
 
 
@@ -229,6 +238,16 @@ def _passed_over(registry: Registry, choice: Choice, dtype: str) -> list[str]:
         and spec.op not in choice.ops
         and len(limit_faults(spec, choice, dtype, ())) == 1
     ]
+
+
+def _with_page_size(choice: Choice, attention: AttentionSpec, notes: list[str]) -> Choice:
+    """The choice, with a page size that the backend allows where it leaves the size open."""
+    sizes = attention.page_sizes
+    if choice.page_size is not None or not sizes or choice.kv_page_size in sizes:
+        return choice
+    nearest = min(sizes, key=lambda size: abs(size - choice.kv_page_size))
+    notes.append(f"page size {nearest}: what attention {attention.id} allows")
+    return replace(choice, page_size=nearest)
 
 
 def _pick_op(registry: Registry, choice: Choice, op: str, dtype: str) -> OpSpec | None:

@@ -49,7 +49,7 @@ def find_fixes(
     `count` runs the whole check: the number of conflicts of a choice, None for an invalid one.
     """
     changes = list(_changes(draft, registry))
-    choice = draft.choice
+    choice = draft.asked
     singles = [change.flag for change in changes if count(change.apply(choice)) == 0]
     if singles:
         return tuple(singles[:LIMIT])
@@ -82,11 +82,12 @@ def _descend(
 
 def _changes(draft: Draft, registry: Registry) -> Iterator[Change]:
     """Every single change worth trying, the ones that alter least first."""
-    choice = draft.choice
+    choice = draft.asked
     if choice.graphs:
         yield Change("graphs", False, "--no-graphs")
-    if choice.kv_page_size != _PAGE_SIZE:
-        yield Change("page_size", _PAGE_SIZE, f"--page-size {_PAGE_SIZE}")
+    for size in (*draft.attention.page_sizes, _PAGE_SIZE):
+        if size != choice.kv_page_size:
+            yield Change("page_size", size, f"--page-size {size}")
     if draft.max_depth != draft.shape.loops:
         yield Change("max_depth", draft.shape.loops, f"--max-depth {draft.shape.loops}")
     if choice.draft_depth is not None:

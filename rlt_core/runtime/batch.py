@@ -234,7 +234,7 @@ class EngineConfig:
     """Sizes of one stage, all checked before anything is built.
 
     num_slots S, num_places P (prompt rows in progress: a cell needs its places for all its
-    loops), chunk_size rows of a prompt chunk, page_size positions of a page (divides 128),
+    loops), chunk_size rows of a prompt chunk, page_size positions of a page (a power of two),
     num_pages in the pool (page 0 is the sentinel and counts), max_len positions of a request,
     max_depth loops, ticks_in_flight 1 or 2, debug: poison free pages and shuffle the free list.
     prefix_cache: written pages stay for later requests. swap_pages: pages of host memory for those
@@ -267,5 +267,5 @@ class EngineConfig:
     @property
     def table_width(self) -> int:
         """Entries of a page-table row as it is kept: whole attention chunks."""
-        per_chunk = CHUNK_KEYS // self.page_size
+        per_chunk = max(1, CHUNK_KEYS // self.page_size)
         return -(-self.pages_per_row // per_chunk) * per_chunk

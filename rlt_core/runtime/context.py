@@ -83,6 +83,7 @@ class Launch:
         self._chained, self._store = chained, store
         self._places: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
         self._page_rows = rows.page_rows
+        self._kept: dict[tuple[str, int], dict[str, object]] = {}
         self._hidden: Tensor | None = None
         self._lengths = rows.key_len
         self._at: tuple[Tensor, Tensor] | None = None
@@ -215,6 +216,7 @@ class Launch:
             store=store,
             hidden=None if hidden is None else hidden.flatten(1),
             hidden_row=rows.tiles.row_tile,
+            kept=self._kept.setdefault((track.name, part), {}),
         )
 
     def _page_row(self, track: TrackPlaces, part: int) -> Tensor:

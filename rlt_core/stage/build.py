@@ -124,6 +124,11 @@ def check_capability(plan: Plan) -> None:
             needs, there = (".".join(map(str, pair)) for pair in (spec.capability, have))
             reason = f"{spec.id} needs compute capability {needs}; this GPU has {there}"
             raise OptionError("--device", plan.device, reason, "Fix: --exact off, or --device cpu")
+    below = plan.attention.capability_below
+    if below is not None and have >= below:
+        most, there = (".".join(map(str, pair)) for pair in (below, have))
+        reason = f"{plan.attention.id} needs compute capability below {most}; this GPU has {there}"
+        raise OptionError("--device", plan.device, reason, "Fix: another --attention")
 
 
 def _load_model(plan: Plan, dtype: torch.dtype, seed: int | None) -> WeightedModel:

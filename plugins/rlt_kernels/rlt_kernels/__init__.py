@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlt_core.contract import AttentionSpec, OpSpec, Word, hookimpl
+from rlt_kernels.flash_library import flash_spec
 from rlt_kernels.native import native_extra
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def rlt_attention_backends() -> list[AttentionSpec]:
             capability=_CAPABILITY,
             priority=_PRIORITY,
             provides=frozenset({Word.EXACT, Word.SPLIT_PLANES, Word.STORE_FALSE, Word.HIDDEN_KEYS}),
-        )
+        ),
+        flash_spec(),
     ]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.specs import OpSpec
+from rlt_core.plugins.draft import lack_of
 from rlt_core.plugins.kinds import OPERATORS
 from rlt_core.testing.checks.check import check, expect
 from rlt_core.testing.checks.plugin import check_factories_load
@@ -47,7 +48,9 @@ class OperatorSubject(PartSubject[OpSpec]):
         """Only the core's operators have a reference here, and only on a device that is here."""
         if self.spec.op not in OPERATORS:
             return f"the kit has no reference for the operator '{self.spec.op}'"
-        return no_device(self.spec.devices)
+        if "float32" not in self.spec.dtypes:
+            return f"it computes in {', '.join(self.spec.dtypes)}, and the reference in float32"
+        return lack_of(self.spec) or no_device(self.spec.devices)
 
 
 def no_device(devices: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -12,7 +12,15 @@ from rlt_core.contract.protocols import KVRows, PagedRows, Turn
 from rlt_kernels.attention.blocks import Blocks, pays, ring_kernel, takes_blocks
 from rlt_kernels.attention.chunk import CHUNK
 from rlt_kernels.attention.decode import decode_kernel
-from rlt_kernels.attention.prompt import tile_kernel, write_kernel
+from rlt_kernels.attention.paged import (
+    OPTIONS,
+    check_rows,
+    paged_rows,
+    strides,
+    turn_arguments,
+    write_rows,
+)
+from rlt_kernels.attention.prompt import tile_kernel
 from rlt_kernels.launch import can_overlap
 
 if TYPE_CHECKING:
@@ -20,10 +28,6 @@ if TYPE_CHECKING:
 
 # Programs that fill the chip; fewer rows are spread over so many.
 _PROGRAMS = 256
-_HEADS = 8
-# Which product of a turn a compiler fuses with the addition differs between kernels, and with it
-# the last bit: fused multiply-adds are those that the kernels name.
-_OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
 
 
 class TritonAttention:
@@ -40,31 +44,14 @@ class TritonAttention:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, rows: KVRows, scale: float) -> Tensor:
         """protocols.Attention, for rows whose tiles carry their own pages."""
-        tiles = rows.tile_rows
-        num_rows = q.shape[0]
-        lengths = (tiles < num_rows).sum(1)
-        alone = tiles.shape[0] == num_rows  # every row has a tile to itself
-        paged = PagedRows(
-            pool=rows.pool,
-            unit=rows.unit,
-            pages=rows.tile_pages.flatten(1).int(),
-            page_row=rows.row_tile,
-            key_len=rows.key_len,
-            num_single=num_rows if alone else 0,
-            tile_first=tiles[:0, 0] if alone else tiles[:, 0].contiguous(),
-            tile_len=lengths[:0] if alone else lengths,
-            tile_rows=max(16, triton.next_power_of_2(tiles.shape[1])),
-            store=rows.store,
-            hidden=None if rows.hidden is None else rows.hidden.flatten(1),
-            hidden_row=rows.row_tile,
-        )
+        paged = paged_rows(rows, q.shape[0])
         return self.paged(q.contiguous(), k.contiguous(), v.contiguous(), paged, scale, None)
 
     def paged(
         self, q: Tensor, k: Tensor, v: Tensor, rows: PagedRows, scale: float, turn: Turn | None
     ) -> Tensor:
         """q [R, H, d], k and v [R, G, d], not yet rotated -> [R, H, d]."""
-        _check(q, k, v, rows)
+        check_rows(q, k, v, rows)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if rows.num_single < q.shape[0]:
             self._cells(q, k, v, out, rows, scale, turn)
@@ -102,9 +89,9 @@ class TritonAttention:
         flat = parts.view(-1)
         highest, total, mixed = flat, flat[room:], flat[2 * room :]
         pool = rows.pool[:, rows.unit]
-        cos, sin, rope, interleaved = _turn(turn, q)
+        cos, sin, rope, interleaved = turn_arguments(turn, q)
         pdl = can_overlap(q.device)
-        extra = {**_OPTIONS, "num_warps": self._warps} | ({"launch_pdl": True} if pdl else {})
+        extra = {**OPTIONS, "num_warps": self._warps} | ({"launch_pdl": True} if pdl else {})
         padded = max(16, triton.next_power_of_2(size))
         turning = {"ROPE": rope, "INTERLEAVED": interleaved, "PDL": pdl}
         sizes = {
@@ -117,7 +104,7 @@ class TritonAttention:
             ring_kernel()[(num, groups, splits)](
                 q, k, v, out, self._blocks.of(pool, padded), pool, rows.pages, rows.page_row,
                 rows.key_len, cos, sin, highest, total, mixed, arrived,
-                *_strides(pool), rows.pages.shape[1], *steps, cos.stride(0),
+                *strides(pool), rows.pages.shape[1], *steps, cos.stride(0),
                 scale / math.log(2), chunks,
                 PAGE_ROWS=pool.stride(0) // width, SIDE_ROWS=pool.stride(1) // width,
                 **sizes, **turning, **extra,
@@ -127,7 +114,7 @@ class TritonAttention:
         decode_kernel[(num, groups, splits)](
             q, k, v, out, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
             hidden, hidden_row, highest, total, mixed, arrived,
-            *_strides(pool), rows.pages.shape[1], *steps, hidden.shape[-1], cos.stride(0),
+            *strides(pool), rows.pages.shape[1], *steps, hidden.shape[-1], cos.stride(0),
             scale / math.log(2), chunks,
             STORE=rows.store, HIDES=rows.hidden is not None, DOT="ieee", WHOLE=_whole(pool),
             **sizes, **turning, **extra,
@@ -144,27 +131,18 @@ class TritonAttention:
         turn: Turn | None,
     ) -> None:
         first, heads, groups, size = rows.num_single, q.shape[1], k.shape[1], q.shape[2]
-        num = q.shape[0] - first
         pool = rows.pool[:, rows.unit]
-        cos, sin, rope, interleaved = _turn(turn, q)
         padded = max(16, triton.next_power_of_2(size))
-        turned = torch.empty((num, heads, size), dtype=q.dtype, device=q.device)
-        write_kernel[(num, triton.cdiv(heads, _HEADS))](
-            q, k, v, turned, pool, rows.pages, rows.page_row, rows.key_len, cos, sin,
-            first, *_strides(pool), rows.pages.shape[1],
-            q.stride(0), k.stride(0), v.stride(0), cos.stride(0),
-            H=heads, G=groups, HEADS=_HEADS, D=size, DP=padded, PAGE=rows.pool.shape[3],
-            ROPE=rope, INTERLEAVED=interleaved, **_OPTIONS,
-        )  # fmt: skip
+        turned = write_rows(q, k, v, rows, turn, first)
         hidden, hidden_row = _hidden(rows)
         tile_kernel[(rows.tile_first.shape[0], heads)](
             turned, out, pool, rows.pages, rows.page_row, rows.key_len,
             rows.tile_first, rows.tile_len, hidden, hidden_row,
-            first, *_strides(pool), rows.pages.shape[1],
+            first, *strides(pool), rows.pages.shape[1],
             hidden.shape[-1], scale / math.log(2),
             H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
             PAGE=rows.pool.shape[3], HIDES=rows.hidden is not None,
-            DOT="ieee", STAGES=1, WHOLE=_whole(pool), **_OPTIONS,
+            DOT="ieee", STAGES=1, WHOLE=_whole(pool), **OPTIONS,
         )  # fmt: skip
 
     def _counters(self, count: int, device: torch.device) -> Tensor:
@@ -189,29 +167,7 @@ def _hidden(rows: PagedRows) -> tuple[Tensor, Tensor]:
     return rows.hidden, rows.hidden_row
 
 
-def _strides(pool: Tensor) -> tuple[int, int, int, int]:
-    """Of pages, of values from keys, of positions and of heads."""
-    return pool.stride(0), pool.stride(1), pool.stride(2), pool.stride(3)
-
-
 def _whole(pool: Tensor) -> int:
     """How many positions a page's stride is; 0 where that is no whole number, or too many."""
     count, rest = divmod(pool.stride(0), pool.stride(2))
     return 0 if rest or count * pool.shape[0] >= 1 << 31 else count
-
-
-def _turn(turn: Turn | None, q: Tensor) -> tuple[Tensor, Tensor, int, bool]:
-    if turn is None:
-        return q.view(-1, 1), q, 0, False
-    return turn.cos, turn.sin, turn.dim, turn.interleaved
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor, rows: PagedRows) -> None:
-    """Raise ValueError with the shapes where they do not fit together."""
-    heads, groups, size = q.shape[1], k.shape[1], q.shape[2]
-    if heads % groups or k.shape != v.shape or k.shape[2] != size:
-        raise ValueError(f"attention: q {[*q.shape]}, k {[*k.shape]} and v {[*v.shape]}")
-    if [*rows.pool.shape[4:]] != [groups, size]:
-        raise ValueError(f"attention: k {[*k.shape]} for a pool of {[*rows.pool.shape]}")
-    if not rows.store and rows.num_single < q.shape[0]:
-        raise ValueError("attention: rows in cells must store; only rows alone may leave the pool")
