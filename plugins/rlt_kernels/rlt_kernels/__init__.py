@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlt_core.contract import AttentionSpec, OpSpec, Word, hookimpl
 from rlt_kernels.flash_library import flash_spec
@@ -46,70 +46,50 @@ def rlt_attention_backends() -> list[AttentionSpec]:
 
 @hookimpl
 def rlt_ops() -> list[OpSpec]:
-    return (
-        [
-            OpSpec(
-                id=f"triton.{op}",
-                op=op,
-                factory=f"rlt_kernels.{module}:{op}",
-                devices=("cuda",),
-                dtypes=_DTYPES,
-                exact=True,
-                capability=_CAPABILITY,
-                priority=_PRIORITY,
-                provides=frozenset({Word.NUM_ROWS} if module == "products" else ()),
-            )
-            for op, module in _OPS.items()
-        ]
-        + [
-            # Above the exact ones, so that they are taken wherever they may be.
-            OpSpec(
-                id=f"fastest.{op}",
-                op=op,
-                factory=f"rlt_kernels.fastest:{op}",
-                devices=("cuda",),
-                dtypes=_DTYPES,
-                exact=False,
-                capability=_CAPABILITY,
-                priority=_PRIORITY + 1,
-                provides=frozenset({Word.NUM_ROWS}),
-            )
-            for op in ("linear", "linear_silu_mul")
-        ]
-        + [
-            OpSpec(
-                id="triton.steps",
-                op="steps",
-                factory="rlt_kernels.steps.steps:TritonSteps",
-                devices=("cuda",),
-                dtypes=_DTYPES,
-                exact=True,
-                capability=_CAPABILITY,
-                priority=_PRIORITY,
-            ),
-            OpSpec(
-                id="triton.fill",
-                op="fill",
-                factory="rlt_kernels.fill:fill",
-                devices=("cuda",),
-                dtypes=_DTYPES,
-                exact=True,
-                capability=_CAPABILITY,
-                priority=_PRIORITY,
-            ),
-            # Exact, and built by whoever wants it: taken where it is there.
-            OpSpec(
-                id="native.silu_mul",
-                op="silu_mul",
-                factory="rlt_kernels.native.silu:silu_mul",
-                devices=("cuda",),
-                dtypes=("bfloat16", "float16"),
-                exact=True,
-                capability=_CAPABILITY,
-                extra=native_extra(),
-                priority=_PRIORITY + 1,
-            ),
-        ]
+    counted = {op: frozenset({Word.NUM_ROWS}) for op, m in _OPS.items() if m == "products"}
+    exact = [
+        _op("triton", op, f"rlt_kernels.{module}:{op}", provides=counted.get(op, frozenset()))
+        for op, module in _OPS.items()
+    ]
+    # Above the exact ones, so that they are taken wherever they may be.
+    fastest = [
+        _op("fastest", op, f"rlt_kernels.fastest:{op}", exact=False, rank=1, provides=words)
+        for op, words in counted.items()
+    ]
+    # Exact, and built by whoever wants it: taken where it is there.
+    native = _op(
+        "native",
+        "silu_mul",
+        "rlt_kernels.native.silu:silu_mul",
+        dtypes=("bfloat16", "float16"),
+        rank=1,
+        extra=native_extra(),
+    )
+    steps = _op("triton", "steps", "rlt_kernels.steps.steps:TritonSteps")
+    return [*exact, *fastest, steps, _op("triton", "fill", "rlt_kernels.fill:fill"), native]
+
+
+def _op(
+    maker: str,
+    op: str,
+    factory: str,
+    *,
+    exact: bool = True,
+    rank: int = 0,
+    dtypes: tuple[str, ...] = _DTYPES,
+    **more: Any,
+) -> OpSpec:
+    """A candidate for a GPU. rank: how far above the usual ones it stands."""
+    return OpSpec(
+        id=f"{maker}.{op}",
+        op=op,
+        factory=factory,
+        devices=("cuda",),
+        dtypes=dtypes,
+        exact=exact,
+        capability=_CAPABILITY,
+        priority=_PRIORITY + rank,
+        **more,
     )
 
 
