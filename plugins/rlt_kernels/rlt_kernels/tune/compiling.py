@@ -40,13 +40,14 @@ def _compile(task: Task) -> str:
     key, tile = task
     dtype = getattr(torch, key.dtype)
 
-    def one_row(width: int) -> torch.Tensor:
-        return torch.empty((1, width), device="cuda", dtype=dtype)
+    def rows(count: int, width: int) -> torch.Tensor:
+        return torch.empty((count, width), device="cuda", dtype=dtype)
 
     try:
-        x = one_row(key.k)
+        x = rows(1, key.k)
+        weight = rows(1 if key.op == "linear" else 2, key.k)
         launch = make_launch(tile, key.op, x, key.n)
-        compiled = launch.warm(x, one_row(key.k), None, None, one_row(16))
+        compiled = launch.warm(x, weight, None, None, rows(1, 16))
         compiled._init_handles()  # builds its launcher too, and tells what does not fit the chip
     except Exception as error:
         return f"{type(error).__name__}: {error}".splitlines()[0][:200]
