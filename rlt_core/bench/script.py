@@ -35,18 +35,16 @@ class Script:
         checks, slots = executor.emitter, executor.slots
         if not isinstance(checks, CheckingEmitter):
             raise RltError("a strategy without guesses has none to replace")
-        own = checks.guess
         table = torch.zeros(self._shape, dtype=torch.int64, device=executor.device)
         most_request, most_position = (size - 1 for size in self._shape)
 
-        def guess(logits: Tensor, slot: Tensor, position: Tensor) -> Tensor:
-            own(logits, slot, position)
+        def guess(own: Tensor, slot: Tensor, position: Tensor) -> Tensor:
             # The sentinel slot and those that are done may stand anywhere.
             request = slots.seed[slot].clamp(0, most_request)
             return table[request, position.clamp(0, most_position)]
 
         self._table = table
-        checks.guess = guess  # type: ignore[method-assign]  # on this one object
+        checks.replace = guess
 
     def write(self, lines: Sequence[I64], acceptance: float, vocab_size: int, seed: int) -> None:
         """Guess so from the next tick on. lines: the tokens of each request by position. A position

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SlotArrays:
     """A stage's arrays by slot, changed in place: int64 [S + 1] where nothing else is said.
 
-    tables int32 [S + 1, table rows, W]; read_depth int64 [homes], a slot's home being its own
+    tables int32 [S + 1, table rows, W]; read_depth int64 [homes], a slot's own home being its
     number; key_depth int64 [S + 1, positions] or None; stop_ids int64 [S + 1, 16], -1 unused.
     use_policy bool, temperature float32 [S + 1].
     write int64 [2, D + 1, D + 1]: the plane of (rule, loops, depth); fill bool
@@ -56,13 +56,14 @@ class SlotArrays:
 class RunningRows:
     """The rows of a tick: int64 [R], live and enters bool [R].
 
-    depth counts the loop of this tick (1 for rows that stand still); plane is what it writes and
-    reads; key_len int64 [R + 1] is position + 1 for live rows and 0 for others and the last entry.
-    page_row: the row's page table among all tables of the stage, for part 0 of the track that
-    `enter` was told.
+    home is where a row keeps its state. depth counts the loop of this tick (1 for rows that stand
+    still); plane is what it writes and reads; key_len int64 [R + 1] is position + 1 for live rows
+    and 0 for others and the last entry. page_row: the row's page table among all tables of the
+    stage, for part 0 of the track that `enter` was told.
     parked: how many rows waited for a page, int64 of no dimension or of one entry.
     """
 
+    home: Tensor
     slot: Tensor
     position: Tensor
     token: Tensor
@@ -77,9 +78,10 @@ class RunningRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingRows:
-    """Rows at the coda and head: slot (the sentinel for an empty place), position, depth int64
-    [L], those that leave first, live bool [L]; count int32 [1] says how many do."""
+    """Rows at the coda and head: slot (the sentinel for an empty place), home, position, depth
+    int64 [L], live bool [L]; count int32 [1]: no row from there on is live."""
 
+    home: Tensor
     slot: Tensor
     position: Tensor
     depth: Tensor
@@ -126,20 +128,12 @@ class FillPlanes(Protocol):
         ...
 
 
-class DecodeSteps(Protocol):
-    """The steps, in the order in which a tick runs them."""
+class RowSteps(Protocol):
+    """What ticks of every kind do with their rows."""
 
     def apply(self, slots: SlotArrays, limits: Tensor, at: Tensor, page: Tensor) -> None:
         """What the host changed: page_limit of all slots but the sentinel becomes limits int64 [S],
         and entries `at` int64 [N] of the flat tables become page int64 [N]."""
-        ...
-
-    def enter(
-        self, slots: SlotArrays, rows: Tensor, *, all_left: bool, first: int, parts: int
-    ) -> RunningRows:
-        """Ready slots among rows int64 [R] enter at depth 1, or park; running ones take their next
-        loop. all_left: nobody enters while any slot runs or leaves. Plane p of the track meant by
-        page_row is row first + p * parts of a slot's tables."""
         ...
 
     def mix(self, entering: Tensor, kept: Tensor, rows: RunningRows) -> Tensor:
@@ -150,6 +144,30 @@ class DecodeSteps(Protocol):
         """Write state [R, W] to the rows' homes in `kept` where `where` bool [R]."""
         ...
 
+    def fill_planes(
+        self, slots: SlotArrays, rows: RunningRows, decided: Tensor, track: FilledTrack
+    ) -> None:
+        """Copy the position's k and v from the plane just written to those that its exit fills."""
+        ...
+
+    def sample(self, slots: SlotArrays, leaving: LeavingRows, logits: Tensor) -> Drawn:
+        """Tokens of rows without penalties, bias and filters, greedy or by temperature: logits
+        float32 [L, V]. What stands in empty places means nothing."""
+        ...
+
+
+class DecodeSteps(RowSteps, Protocol):
+    """The steps of ticks in which a slot has one row, in a tick's order: enter, mix, settle, keep,
+    fill_planes, leave, sample, advance."""
+
+    def enter(
+        self, slots: SlotArrays, rows: Tensor, *, all_left: bool, first: int, parts: int
+    ) -> RunningRows:
+        """Ready slots among rows int64 [R] enter at depth 1, or park; running ones take their next
+        loop. all_left: nobody enters while any slot runs or leaves. Plane p of the track meant by
+        page_row is row first + p * parts of a slot's tables."""
+        ...
+
     def settle(
         self, slots: SlotArrays, rows: RunningRows, says: Tensor | None, tick: Tensor, *, full: bool
     ) -> tuple[Tensor, Tensor]:
@@ -157,22 +175,11 @@ class DecodeSteps(Protocol):
         [5]: rows that ran, parked, lowest and highest depth, decided below their loops)."""
         ...
 
-    def fill_planes(
-        self, slots: SlotArrays, rows: RunningRows, decided: Tensor, track: FilledTrack
-    ) -> None:
-        """Copy the position's k and v from the plane just written to those that its exit fills."""
-        ...
-
     def leave(
         self, slots: SlotArrays, rows: Tensor, tick: Tensor, *, places: int, min_leave: int
     ) -> LeavingRows:
         """Which of the rows that leave get a place: the oldest, once min_leave wait, or nothing
         else can run, or one has waited as many ticks as any row has loops."""
-        ...
-
-    def sample(self, slots: SlotArrays, leaving: LeavingRows, logits: Tensor) -> Drawn:
-        """Tokens of rows without penalties, bias and filters, greedy or by temperature: logits
-        float32 [L, V]. What stands in empty places means nothing."""
         ...
 
     def advance(

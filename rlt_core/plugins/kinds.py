@@ -58,8 +58,9 @@ OPERATORS = (
     "silu_mul",
     "linear_silu_mul",
 )
-# Those that a plan may do without: the runtime has its own way (contract.steps).
-OPTIONAL_OPERATORS = ("steps", "fill")
+# Those that a plan may do without: the runtime has its own way (contract.steps and
+# contract.lane_steps).
+OPTIONAL_OPERATORS = ("steps", "lane_steps", "fill")
 
 # Which side keeps a promise. A word that a plugin coined may be kept by any side.
 KEEPERS: dict[str, type[Spec]] = {

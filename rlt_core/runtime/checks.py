@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,12 +26,16 @@ class CheckingEmitter(Emitter):
     def __init__(self, *args: Any, lanes: Lanes, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lanes = lanes
+        # For benchmarks and tests: (guesses int64 [R], slots [R], positions [R]) -> guesses.
+        self.replace: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def guess(self, logits: Tensor, slot: Tensor, position: Tensor) -> Tensor:
         """Tokens for logits float32 [R, V] of slots [R] at positions [R], drawn without penalties
         and masks; -1 where a stop id or no token was drawn."""
         sampled = self.sample(logits, slot, position, guess=True)
         token = sampled.token
+        if self.replace is not None:
+            token = self.replace(token, slot, position)
         stops = (self.slots.stop_ids[slot] == token[:, None]).any(1)
         return torch.where(stops | sampled.bad, -1, token)
 

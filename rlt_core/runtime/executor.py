@@ -26,7 +26,9 @@ from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
 from rlt_core.runtime.decode_tick import DecodeTick
 from rlt_core.runtime.emit import Emitter
+from rlt_core.runtime.fused_tick import FusedTick
 from rlt_core.runtime.graphs import TickGraphs, variants
+from rlt_core.runtime.lane_tick import LaneTick
 from rlt_core.runtime.operators import build_operators
 from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.pipeline import PipelineProgram
@@ -83,9 +85,8 @@ class Executor:
         )
         self.program = self._make_program(plan, checked, decider)
         self.emitter = self.program.emitter
-        self._decode = None
-        if "steps" in plan.ops and self.slots.lanes is None:
-            self._decode = DecodeTick(self.program, _make(plan.ops["steps"].factory))
+        self._has_coda = plan.shape.has_coda_layers
+        self._decode = self._make_decode(plan)
         self.inputs = TickInputs(
             config,
             self.device,
@@ -101,7 +102,6 @@ class Executor:
         self._graphs: TickGraphs | None = None
         # Kinds of sampling that capture() captures; benchmarks, which use one, leave out the rest.
         self.sampling: Sequence[Needs] = variants(config.max_logprobs)
-        self._has_coda = plan.shape.has_coda_layers
         self._in_flight: deque[Pending] = deque()
 
     def _make_program(self, plan: Plan, model: LoopedModel, decider: Decider) -> TickProgram:
@@ -120,6 +120,16 @@ class Executor:
             return TickProgram(*parts, Emitter(slots, keep_logits=keep), **rules)
         checks = CheckingEmitter(slots, keep_logits=keep, lanes=slots.lanes)
         return PipelineProgram(*parts, checks=checks, draft=plan.draft_depth, **rules)
+
+    def _make_decode(self, plan: Plan) -> FusedTick | None:
+        """Ticks of decode rows alone, where a plugin has steps for them."""
+        ops, program = plan.ops, self.program
+        if isinstance(program, PipelineProgram):
+            if "lane_steps" not in ops:
+                return None
+            steps = _make(ops["lane_steps"].factory)
+            return LaneTick(program, steps, has_coda=self._has_coda)
+        return DecodeTick(program, _make(ops["steps"].factory)) if "steps" in ops else None
 
     @property
     def num_in_flight(self) -> int:

@@ -20,7 +20,7 @@ class Lanes:
         def ints(size: int, fill: int = 0) -> Tensor:
             return torch.full((size,), fill, dtype=torch.int64, device=device)
 
-        self.num, self._base = num, base
+        self.num, self.base = num, base
         self.token, self.position, self.depth = ints(homes), ints(homes), ints(homes)
         self.guess, self.ahead = ints(homes, -1), ints(num_slots + 1)
         self.trust = torch.ones(num_slots + 1, dtype=torch.float32, device=device)
@@ -28,11 +28,11 @@ class Lanes:
 
     def home(self, slot: Tensor, position: Tensor) -> Tensor:
         """Homes of the rows at these positions, all int64 [R]."""
-        return self._base + slot * self.num + position.remainder(self.num)
+        return self.base + slot * self.num + position.remainder(self.num)
 
     def homes(self, slot: Tensor) -> Tensor:
         """All homes of these slots: int64 [R, num]."""
-        return self._base + slot[:, None] * self.num + self._each
+        return self.base + slot[:, None] * self.num + self._each
 
     def newest(self, slot: Tensor, front: Tensor) -> Tensor:
         """Home of the last row in flight; some home of the slot where there is none."""

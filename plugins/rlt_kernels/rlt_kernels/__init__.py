@@ -65,8 +65,12 @@ def rlt_ops() -> list[OpSpec]:
         rank=1,
         extra=native_extra(),
     )
-    steps = _op("triton", "steps", "rlt_kernels.steps.steps:TritonSteps")
-    return [*exact, *fastest, steps, _op("triton", "fill", "rlt_kernels.fill:fill"), native]
+    ticks = (
+        _op("triton", "steps", "rlt_kernels.steps.steps:TritonSteps"),
+        _op("triton", "lane_steps", "rlt_kernels.steps.lane_steps:TritonLaneSteps"),
+        _op("triton", "fill", "rlt_kernels.fill:fill"),
+    )
+    return [*exact, *fastest, *ticks, native]
 
 
 def _op(

@@ -76,10 +76,11 @@ def gumbel(token, position, seed, LIB: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=_FREE)
-def peak_blocks(logits, count, part_peak, V, NB, BLOCK: tl.constexpr):
-    """The largest logit of a block; inf where it holds NaN."""
+def peak_blocks(logits, live, part_peak, V, NB, BLOCK: tl.constexpr):
+    """The largest logit of a block; inf where it holds NaN. Rows that are not live are left out,
+    here and below."""
     row = tl.program_id(0).to(tl.int64)
-    if row >= tl.load(count):
+    if tl.load(live + row) == 0:
         return
     token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * V + token, mask=token < V, other=-float("inf"))
@@ -90,7 +91,7 @@ def peak_blocks(logits, count, part_peak, V, NB, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=_FREE)
 def score_blocks(
     logits,
-    count,
+    live,
     slots,
     position,
     seed,
@@ -106,7 +107,7 @@ def score_blocks(
 ):
     """A block's sum of weights in units of 2**-44 of the largest, and its best token."""
     row = tl.program_id(0).to(tl.int64)
-    if row >= tl.load(count):
+    if tl.load(live + row) == 0:
         return
     peak, bad = row_peak(part_peak, row, NB, BLOCKS)
     token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -129,7 +130,7 @@ def score_blocks(
 @triton.jit(do_not_specialize=_FREE)
 def rank_blocks(
     logits,
-    count,
+    live,
     part_peak,
     part_key,
     part_rank,
@@ -140,7 +141,7 @@ def rank_blocks(
 ):
     """How many of a block's tokens stand at or before the one drawn."""
     row = tl.program_id(0).to(tl.int64)
-    if row >= tl.load(count):
+    if tl.load(live + row) == 0:
         return
     _, bad = row_peak(part_peak, row, NB, BLOCKS)
     block = tl.arange(0, BLOCKS)
@@ -157,7 +158,7 @@ def rank_blocks(
 @triton.jit(do_not_specialize=_FREE)
 def drawn_rows(
     logits,
-    count,
+    live,
     part_peak,
     part_total,
     part_key,
@@ -173,7 +174,7 @@ def drawn_rows(
 ):
     """Each row's token, its raw logprob and rank."""
     row = tl.program_id(0).to(tl.int64)
-    if row >= tl.load(count):
+    if tl.load(live + row) == 0:
         return
     peak, bad = row_peak(part_peak, row, NB, BLOCKS)
     block = tl.arange(0, BLOCKS)

@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=("W",))
-def mix_rows(entering, kept, slots, enters, out, W, BLOCK: tl.constexpr):
+def mix_rows(entering, kept, homes, enters, out, W, BLOCK: tl.constexpr):
     """out [R, W]: the entering state, or the one kept at the row's home."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -17,19 +17,33 @@ def mix_rows(entering, kept, slots, enters, out, W, BLOCK: tl.constexpr):
     if tl.load(enters + row) != 0:
         found = tl.load(entering + row * W + column, mask=inside)
     else:
-        found = tl.load(kept + tl.load(slots + row) * W + column, mask=inside)
+        found = tl.load(kept + tl.load(homes + row) * W + column, mask=inside)
     tl.store(out + row * W + column, found, mask=inside)
 
 
 @triton.jit(do_not_specialize=("W",))
-def keep_rows(kept, slots, state, where, W, BLOCK: tl.constexpr):
+def keep_rows(kept, homes, state, where, W, BLOCK: tl.constexpr):
     """kept at the row's home becomes its state [R, W], where it is to be kept."""
     row = tl.program_id(0).to(tl.int64)
     if tl.load(where + row) == 0:
         return
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     found = tl.load(state + row * W + column, mask=column < W)
-    tl.store(kept + tl.load(slots + row) * W + column, found, mask=column < W)
+    tl.store(kept + tl.load(homes + row) * W + column, found, mask=column < W)
+
+
+@triton.jit(do_not_specialize=("W",))
+def read_rows(state, read_state, read_depth, homes, out, W, BLOCK: tl.constexpr):
+    """out [L, W]: of each row's home what it was read out as, or the state as it is."""
+    row = tl.program_id(0).to(tl.int64)
+    home = tl.load(homes + row)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < W
+    if tl.load(read_depth + home) != 0:
+        found = tl.load(read_state + home * W + column, mask=inside)
+    else:
+        found = tl.load(state + home * W + column, mask=inside)
+    tl.store(out + row * W + column, found, mask=inside)
 
 
 @triton.jit(do_not_specialize=("depths", "table_rows", "table_width", "first", "planes"))
