@@ -141,13 +141,16 @@ def test_scripted_guesses(strategy: str, mode: ExitMode, wrong: str) -> None:
 
 
 def by_turns(built: Built, asks: bool) -> None:
-    """Let ticks ask for none, for one acceptance after another, and for more than there is."""
-    inner, ticks = built.executor.submit, [0]
+    """Let ticks ask for none, for one acceptance after another, for more than there is, and for
+    just as much as slot 0 has if the guess in front of its next one holds."""
+    inner, ticks, lanes = built.executor.submit, [0], built.executor.slots.lanes
+    assert lanes is not None
 
     def submit(tick: Any) -> None:
         ticks[0] += 1
-        turn = ticks[0] % 7
-        tick.least_acceptance = (2000 if turn == 0 else 480 + 80 * turn) if asks else 0
+        turn, trust = ticks[0] % 5, float(lanes.trust[0])
+        held = int(1000 * (trust + 0.1 * (1 - trust)))
+        tick.least_acceptance = (2000, 560, held, held, 0)[turn] if asks else 0
         inner(tick)
 
     built.executor.submit = submit  # type: ignore[method-assign]  # the host's word, replaced
