@@ -87,6 +87,30 @@ def test_every_arrangement_gives_the_same_bits(
     assert equal(memory.attend([[199], *in_tiles(200, 259), [7], [128]]), whole)
 
 
+@pytest.mark.parametrize("size", [96, 128])
+@pytest.mark.parametrize("page_size", [64, 128])
+def test_many_rows_beside_idle_ones_give_the_same_bits(
+    page_size: int, size: int, seed: int
+) -> None:
+    """Copies that start before the kernel in front has ended, of rows that do nothing too (one in
+    three, the first and the last among them); programs that share a row."""
+    text = Text.random(seed % 1000, (16, 16, size), torch.bfloat16, DEVICE)
+    turn = RopeTable.build(RopeSpec(theta=10000.0, dim=size), LENGTH, DEVICE, torch.bfloat16).turn
+    prompt = Memory(text, page_size, 1, num_chunks=CHUNKS)
+    whole = _paged(backend(), text, prompt, range(LENGTH), alone=False, turn=turn)
+    draw = torch.Generator().manual_seed(seed)
+    positions = torch.randperm(LENGTH, generator=draw)[:100]
+    live = torch.arange(100) % 3 > 0
+    live[-1] = False
+    before = prompt.pool.clone()
+    for splits in (1, 1 << 14):
+        found = _paged(
+            backend(splits), text, prompt, positions.tolist(), alone=True, turn=turn, live=live
+        )
+        assert same(found[live], whole[positions[live]])
+        assert same(prompt.pool, before)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("splits", SPLITS)
 def test_without_store_the_pool_keeps_its_bits(splits: int, dtype: torch.dtype) -> None:
@@ -169,17 +193,22 @@ def _paged(
     *,
     alone: bool,
     turn: Turn,
+    live: Tensor | None = None,
 ) -> Tensor:
-    """One launch of positions, alone or as one cell in tiles of 64."""
+    """One launch of positions, alone or as one cell in tiles of 64; live bool [count]: which rows
+    do anything."""
     positions = torch.tensor(list(wanted), device=DEVICE)
     count = len(positions)
     first = torch.arange(0, 0 if alone else count, 64, device=DEVICE)
+    keys = positions + 1
+    if live is not None:
+        keys = torch.where(live.to(DEVICE), keys, 0)
     rows = PagedRows(
         pool=memory.pool,
         unit=1,
         pages=memory.pages.int().view(1, -1),
         page_row=torch.zeros(count, dtype=torch.int64, device=DEVICE),
-        key_len=torch.nn.functional.pad(positions + 1, (0, 1)),
+        key_len=torch.nn.functional.pad(keys, (0, 1)),
         num_single=count if alone else 0,
         tile_first=first,
         tile_len=(count - first).clamp(max=64),

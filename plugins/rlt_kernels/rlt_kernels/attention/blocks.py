@@ -37,8 +37,8 @@ def takes_blocks(q: Tensor, rows: PagedRows) -> bool:
 
 def pays(vectors: int, chunks: int) -> bool:
     """Whether ring.py is the faster one where rows times KV heads are so many and requests may be
-    so many chunks long: its start costs a microsecond more. Measured on one H200 (docs/log.md)."""
-    return chunks > 4 or (vectors >= 1024 and chunks > 2)
+    so many chunks long: it has more to do before its first product. One H200 (docs/log.md)."""
+    return chunks > 4 or (vectors >= 512 and chunks > 2)
 
 
 def ring_kernel() -> Any:

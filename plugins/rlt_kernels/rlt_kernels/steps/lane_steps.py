@@ -186,4 +186,6 @@ def _tile(num: int, fan: int) -> dict[str, int]:
     """Constants of a program over `num` slots with `fan` lanes each."""
     lanes = triton.next_power_of_2(fan)
     slots = max(1, min(block_of(num), _ROWS // lanes))
+    if lanes == 1:
+        slots = max(slots, 32)  # Triton 3.6 cannot lay out 16 rows of one lane in one warp
     return {"FAN": fan, "LANES": lanes, "SLOTS": slots, "num_warps": warps_of(slots * lanes)}
