@@ -23,6 +23,7 @@ TILES = (
     replace(ROWS, bm=32, bk=32, peel=32),
     MANY,
     replace(MANY, bm=16, swap=True, special=True),
+    replace(MANY, apart=True),
 )
 
 

@@ -6,7 +6,8 @@ shape, row bucket, which arguments are given) and a launch goes straight to the 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 import triton
@@ -14,9 +15,10 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from rlt_kernels.product import many_product, rows_product
+from rlt_kernels.silu import silu_mul_into
 from rlt_kernels.tiles import Key, Tile, bucket, choose
 
-_launches: dict[tuple[object, ...], Launch] = {}
+_launches: dict[tuple[object, ...], Launch | TwoLaunches] = {}
 
 
 def linear(
@@ -122,6 +124,27 @@ class Launch:
         return grid, (left, right, bias, num_rows, out, rows, self.n, *self.constants)
 
 
+class TwoLaunches:
+    """gate-up and then silu_mul, where their product is faster alone (Tile.apart)."""
+
+    def __init__(self, product: Launch) -> None:
+        self.product = product
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, num_rows: Tensor | None, out: Tensor
+    ) -> None:
+        """Write linear_silu_mul to out [R, F]; weight [2 F, K]."""
+        wide = out.new_empty((x.shape[0], weight.shape[0]))
+        self.product(x, weight, bias, num_rows, wide)
+        silu_mul_into(wide, out)
+
+    def warm(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, num_rows: Tensor | None, out: Tensor
+    ) -> Any:
+        """Compile the product without running; returns the compiled kernel."""
+        return self.product.warm(x, weight, bias, num_rows, out)
+
+
 def _described(weight: Tensor, pairs: bool, block: list[int]) -> TensorDescriptor:
     """The weight for copies of `block` [rows, K] elements; pairs: of so many gate rows and the up
     rows that belong to them."""
@@ -132,8 +155,12 @@ def _described(weight: Tensor, pairs: bool, block: list[int]) -> TensorDescripto
 
 def make_launch(
     tile: Tile, op: str, x: Tensor, n: int, *, bias: bool = False, rows: bool = False
-) -> Launch:
+) -> Launch | TwoLaunches:
     """A launch with a given tile (the tuner's way in)."""
+    if tile.apart and op == "linear_silu_mul":
+        plain = replace(tile, apart=False)
+        product = make_launch(plain, "linear", x, 2 * n, bias=bias, rows=rows)
+        return TwoLaunches(cast(Launch, product))
     programs = 1
     if x.is_cuda:
         programs = torch.cuda.get_device_properties(x.device).multi_processor_count
@@ -142,7 +169,7 @@ def make_launch(
 
 def _make_launch(
     op: Any, x: Tensor, n: int, bias: Tensor | None, num_rows: Tensor | None, aligned: bool
-) -> Launch:
+) -> Launch | TwoLaunches:
     dtype = str(x.dtype).removeprefix("torch.")
     key = Key(op=op, dtype=dtype, n=n, k=x.shape[1], rows=bucket(x.shape[0]))
     chip, capability = "", (8, 0)

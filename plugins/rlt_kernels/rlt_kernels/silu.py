@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -88,18 +87,23 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     """
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"silu_mul: gate_up {list(gate_up.shape)} does not fit: wanted [R, 2 F]")
-    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))
+    silu_mul_into(gate_up, out)
+    return out
+
+
+def silu_mul_into(gate_up: Tensor, out: Tensor) -> None:
+    """silu_mul into a contiguous out [R, F]."""
+    rows, width = out.shape
     key = (width, gate_up.dtype, gate_up.device)
     found = _launches.get(key)
     if found is None:
         found = _launches[key] = _make_launch(width, gate_up)
     launch, shape, block = found
-    out = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
     if rows:
         gate_up = aligned(gate_up, shape.align)
         grid = (-(-rows // shape.rows), -(-width // block), 1)
         launch(grid, gate_up, out, rows, gate_up.stride(0))
-    return out
 
 
 def _make_launch(width: int, gate_up: Tensor) -> tuple[RowLaunch, RowShape, int]:

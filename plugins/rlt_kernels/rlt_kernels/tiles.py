@@ -25,7 +25,8 @@ class Tile:
     kind "rows": one program a tile, loads by address; "many": as many programs as the chip has
     processors, loads by tensor descriptors. swap: the weight is the left operand. peel, pre:
     elements of every weight row loaded, and asked into L2, before the kernel in front has ended.
-    group: row tiles that share a weight tile in L2. special: loads in a warp of their own.
+    group: row tiles that share a weight tile in L2. special: loads in a warp of their own. apart:
+    of linear_silu_mul, the plain product and then silu_mul over its results.
     """
 
     kind: Literal["rows", "many"]
@@ -39,6 +40,7 @@ class Tile:
     pre: int = 0
     group: int = 8
     special: bool = False
+    apart: bool = False
     pdl: bool = True
 
     def as_dict(self) -> dict[str, Any]:

@@ -56,6 +56,8 @@ _WALKING = {
 def first_tiles(key: Key, *, special: bool) -> list[Tile]:
     """The spread. special: also tiles whose loads have a warp of their own."""
     tiles = _few(key.rows) if key.rows <= 16 else list(_more(key.rows))
+    if key.op == "linear_silu_mul" and key.rows >= 2048:
+        tiles += [replace(tile, apart=True) for tile in tiles if _large(tile)]
     if special and key.rows >= 256:
         tiles += [replace(t, special=True, stages=min(t.stages, 3)) for t in tiles if _large(t)]
     return [tile for tile in tiles if fits(tile, key)]
