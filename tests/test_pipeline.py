@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 
 from rlt_core.contract.errors import ConflictError
-from rlt_core.contract.protocols import StrategyView
 from rlt_core.plugins.plan import ExitMode
 from rlt_core.runtime.checks import CheckingEmitter
 from rlt_core.schedule.request import ERROR, LENGTH, STOP, EngineRequest
-from rlt_core.schedule.strategies import Adaptive
-from rlt_core.schedule.traffic import Traffic
 from tests.engines import (
     Answer,
     Built,
@@ -287,88 +284,3 @@ def test_a_guess_is_drawn_as_the_token_will_be() -> None:
         assert torch.equal(emitter.guess(logits, slot, position), drawn)
         built.executor.slots.stop_ids[1, 3] = drawn[1]
         assert emitter.guess(logits, slot, position).tolist() == [int(drawn[0]), -1]
-
-
-def test_adaptive_guesses_where_it_pays() -> None:
-    """Guards the break-even: with few rows any guess is worth its loops, with many only sure ones,
-    and beyond that a tick has one row a slot; a row's cost follows the KV that it reads."""
-
-    def least(slots: int, cost: float, lanes: int = 4) -> float:
-        view = StrategyView(
-            num_slots=256,
-            num_free_slots=0,
-            num_decode_slots=slots,
-            num_prompt_requests=0,
-            num_waiting=0,
-            max_tick_tokens=64,
-            num_lanes=lanes,
-            row_cost=cost,
-        )
-        return Adaptive().plan(view).least_acceptance
-
-    assert least(1, 0.0) == 0.0
-    assert 0 < least(4, 0.05) < least(16, 0.05) < 1
-    assert least(256, 0.5) > 1
-    assert least(8, 0.05, lanes=1) == 0.0
-    kv = build(Setup(model="ouro_a")).kv
-    traffic = Traffic(kv, 1 << 20)
-    assert traffic.row_cost(np.array([0, 100, 100], np.int32)) == traffic.row_cost(
-        np.array([100], np.int32)
-    )
-    assert traffic.row_cost(np.array([200], np.int32)) > traffic.row_cost(np.array([100], np.int32))
-    assert traffic.row_cost(np.zeros(3, np.int32)) == 0.0
-
-
-@pytest.mark.parametrize("changes", ["never", "always", "by turns"])
-def test_adaptive_changes_nothing_but_the_rows(changes: str) -> None:
-    """Guards ticks of one row a slot between ticks of several: rows ahead stand still and go on
-    later, and the tokens are plain refill's; a request that is never right stops guessing."""
-    setup = Setup(model="ouro_a", policy="gate", num_slots=2)
-    made = [greedy(i, [7 + i, 3, 60], 20, setup, exit_params=THRESHOLD) for i in range(2)]
-    one = build(replace(setup, num_slots=1))
-    wanted = [run_alone(one, request) for request in made]
-    built = build(replace(setup, strategy="adaptive", draft_depth=1))
-    vocab = plan_of(setup).shape.vocab_size
-    lines = [oracle([7 + i, 3, 60], wanted[i], vocab, WRONG["two of three"]) for i in range(2)]
-    scripted(built, lambda slot, at: torch.where(slot == 0, lines[0](slot, at), lines[1](slot, at)))
-    inner, ticks = built.executor.submit, [0]
-
-    def submit(tick: Any) -> None:
-        ticks[0] += 1
-        often = {"never": 2000, "always": 0, "by turns": 2000 * (ticks[0] // 3 % 2)}
-        tick.least_acceptance = often[changes]
-        inner(tick)
-
-    built.executor.submit = submit  # type: ignore[method-assign]  # the host's word, replaced
-    found = run_together(built, made)
-    for i in range(2):
-        same(found[i], wanted[i])
-    checked = built.engine.counts.guesses_checked
-    assert (checked == 0) is (changes == "never")
-
-
-def test_a_request_that_is_never_right_stops_guessing() -> None:
-    """Guards what is decided per request: its neighbour, always right, goes on."""
-    setup = Setup(model="ouro_a", policy="fixed", num_slots=2)
-    made = [greedy(i, [7 + i, 3, 60], 40, setup) for i in range(2)]
-    one = build(replace(setup, num_slots=1))
-    wanted = [run_alone(one, request) for request in made]
-    built = build(replace(setup, strategy="adaptive", draft_depth=1))
-    vocab = plan_of(setup).shape.vocab_size
-    lines = [
-        oracle([7 + i, 3, 60], wanted[i], vocab, WRONG[("always", "never")[i]]) for i in range(2)
-    ]
-    scripted(built, lambda slot, at: torch.where(slot == 0, lines[0](slot, at), lines[1](slot, at)))
-    inner = built.executor.submit
-
-    def submit(tick: Any) -> None:
-        tick.least_acceptance = 500
-        inner(tick)
-
-    built.executor.submit = submit  # type: ignore[method-assign]  # the host's word, replaced
-    found = run_together(built, made)
-    for i in range(2):
-        same(found[i], wanted[i])
-    counts = built.engine.counts
-    assert counts.guesses_held == 38
-    assert counts.guesses_checked - counts.guesses_held < 20

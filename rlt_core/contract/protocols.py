@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from rlt_core.contract.layouts import LayoutTables
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -244,7 +246,8 @@ class StrategyView:
 
     num_lanes: rows of a request that may be in flight together (entry rule on_guess). row_cost:
     what a decode row adds to a tick, as a share of the tick without it, as far as memory traffic
-    tells.
+    tells. trust: float32 [num_slots], how often a slot's guesses held of late (0 for empty slots);
+    it changes from tick to tick. None: nothing is guessed.
     """
 
     num_slots: int
@@ -255,6 +258,7 @@ class StrategyView:
     max_tick_tokens: int
     num_lanes: int = 1
     row_cost: float = 0.0
+    trust: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

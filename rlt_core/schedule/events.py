@@ -77,6 +77,8 @@ class Collector:
         places = self._is_slot[slots].nonzero()[0]
         slots = slots.take(places)
         self._count(out, len(places) - flight.num_firsts)
+        if out.drafts is not None:
+            self._residency.trust.follow(slots, out.drafts[0].take(places))
         columns = out.columns.take(places, 1)
         if flight.owner is self._residency.table.owner:
             # Every output's request is still in its slot.

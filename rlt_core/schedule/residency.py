@@ -25,6 +25,7 @@ from rlt_core.schedule.sharing import Sharing
 from rlt_core.schedule.slot_table import SlotTable
 from rlt_core.schedule.stats import EngineStats, QueueTimes, at_least
 from rlt_core.schedule.swapping import Swapping
+from rlt_core.schedule.trust import Trust
 from rlt_core.schedule.waiting import WaitingQueue
 
 DEBUG_SHUFFLE_SEED = 0
@@ -59,6 +60,7 @@ class Residency:
         self.waiting = WaitingQueue()
         prefixes = Prefixes(plan, kv, self.pages, on=config.prefix_cache)
         self.sharing = Sharing(prefixes, self.table, self.pages, self.counts, self.waiting.push)
+        self.trust = Trust(config.num_slots)
         self.prompts: list[Record] = []
         self.cleared: list[int] = []
         self.admitted: list[Record] = []
@@ -158,6 +160,7 @@ class Residency:
         record.moved, record.next_start = tick, len(chain) * size
         self.sharing.placed(record, forced, first=first)
         self.admitted.append(record)
+        self.trust.value[record.slot] = 1
         if swapped:
             self._bring_back(record, len(chain))
         else:
@@ -259,6 +262,7 @@ class Residency:
             self.masks.leave(slot)
         self.pages.free(slot, ended=ended)
         self.cleared.append(slot)
+        self.trust.value[slot] = 0
         record.forced = record.keys = None
 
 

@@ -279,5 +279,6 @@ class Scheduler:
                 max_tick_tokens=self._config.num_places,
                 num_lanes=self._num_lanes,
                 row_cost=self._row_cost,
+                trust=self._residency.trust.value if self._num_lanes > 1 else None,
             )
         return self._last_view

@@ -10,6 +10,7 @@ import math
 from functools import lru_cache
 
 from rlt_core.contract.protocols import StrategyPlan, StrategyView
+from rlt_core.schedule.traffic import tick_cost
 
 _STEPS = 32
 # No guesses hold this often; a tick of one row a slot is cheaper.
@@ -40,7 +41,8 @@ class Adaptive:
 
     With R requests, L rows of each and a row that adds the share c to a tick, a token takes
     (1 + R L c)(1 + (L - 1)(1 - a)) at an acceptance of a, and (1 + R c) L without guesses. The a at
-    which they are equal is what a request must reach.
+    which they are equal is what a request must reach. Rows that nothing follows cost a tick too:
+    where few requests reach it, ticks have one row of each, and nobody guesses.
     """
 
     def plan(self, view: StrategyView) -> StrategyPlan:
@@ -52,7 +54,23 @@ class Adaptive:
             least = 1 - (gain - 1) / (lanes - 1)
         # Steps, so that most ticks find a plan that was made before.
         step = math.ceil(least * _STEPS) / _STEPS
-        return _everything(view, 2.0 if step >= _NEVER else step)
+        pays = step < _NEVER and _enough_guess(view, step)
+        return _everything(view, step if pays else 2.0)
+
+
+def _enough_guess(view: StrategyView, least: float) -> bool:
+    """Whether those who would guess win more than the rows of all others lose."""
+    requests, lanes = view.num_decode_slots, view.num_lanes
+    if lanes == 1 or view.trust is None or not requests:
+        return True
+    sure = view.trust[(view.trust > 0) & (view.trust >= least)]
+    guess = min(len(sure), requests)
+    wrong = 1 - float(sure.mean()) if guess else 1.0
+    # Tokens in the time of a token that guesses and is always right.
+    tokens = (requests - guess) / lanes + guess / (1 + (lanes - 1) * wrong)
+    wide = tick_cost(requests * lanes, requests + guess * (lanes - 1), view.row_cost)
+    narrow = tick_cost(requests, requests, view.row_cost)
+    return tokens / wide >= requests / lanes / narrow
 
 
 def _everything(view: StrategyView, least_acceptance: float = 0.0) -> StrategyPlan:
