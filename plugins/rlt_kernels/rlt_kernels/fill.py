@@ -49,16 +49,32 @@ def fill_targets(
     at = tl.load(position + row)
     table = tables + (tl.load(slots + row) * table_rows + first + part) * table_width + at // PAGE
     inside = unit * unit_stride + (at % PAGE) * SIZE
-    from_page = tl.load(table + tl.load(source + row) * PARTS * table_width).to(tl.int64)
+    copy_to_planes(
+        pool + inside, table, tl.load(source + row), targets + row * planes,
+        table_width, page_stride, side_stride, PARTS, PLANES, SIZE, BLOCK,
+    )  # fmt: skip
+
+
+@triton.jit
+def copy_to_planes(
+    pool,  # the position in one layer of page 0
+    table,  # the entry of the position's page in the track's plane 0
+    source,  # the plane to copy from
+    wanted,  # bool [PLANES]: those to copy to
+    table_width, page_stride, side_stride,
+    PARTS: tl.constexpr, PLANES: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of one position and layer, from one plane to others."""
     size = tl.arange(0, BLOCK)
     whole = size < SIZE
-    from_at = pool + from_page * page_stride + inside + size
+    from_page = tl.load(table + source * PARTS * table_width).to(tl.int64)
+    from_at = pool + from_page * page_stride + size
     keys = tl.load(from_at, mask=whole)
     values = tl.load(from_at + side_stride, mask=whole)
-    for to in range(PLANES):
-        if tl.load(targets + row * planes + to) != 0:
-            to_page = tl.load(table + to * PARTS * table_width).to(tl.int64)
-            to_at = pool + to_page * page_stride + inside + size
+    for plane in range(PLANES):
+        if tl.load(wanted + plane) != 0:
+            to_page = tl.load(table + plane * PARTS * table_width).to(tl.int64)
+            to_at = pool + to_page * page_stride + size
             tl.store(to_at, keys, mask=whole)
             tl.store(to_at + side_stride, values, mask=whole)
 

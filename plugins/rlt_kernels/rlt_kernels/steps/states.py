@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from rlt_kernels.fill import copy_to_planes
+
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
 
@@ -84,15 +86,7 @@ def fill_rows(
     source = tl.load(write + entry)
     table = tables + (slot * table_rows + first + part) * table_width + at // PAGE
     inside = unit * unit_stride + (at % PAGE) * SIZE
-    from_page = tl.load(table + source * PARTS * table_width).to(tl.int64)
-    size = tl.arange(0, BLOCK)
-    whole = size < SIZE
-    from_at = pool + from_page * page_stride + inside + size
-    keys = tl.load(from_at, mask=whole)
-    values = tl.load(from_at + side_stride, mask=whole)
-    for plane in tl.static_range(PLANES):
-        if tl.load(fill + entry * planes + plane) != 0:
-            to_page = tl.load(table + plane * PARTS * table_width).to(tl.int64)
-            to_at = pool + to_page * page_stride + inside + size
-            tl.store(to_at, keys, mask=whole)
-            tl.store(to_at + side_stride, values, mask=whole)
+    copy_to_planes(
+        pool + inside, table, source, fill + entry * planes,
+        table_width, page_stride, side_stride, PARTS, PLANES, SIZE, BLOCK,
+    )  # fmt: skip
