@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,9 @@ from tests.drawn_seeds import drawn_seeds as drawn_seeds
 from tests.fresh import built as built
 from tests.fresh import fresh as fresh
 from tests.recording import pytest_terminal_summary as pytest_terminal_summary
+from tests.recording import recorded_slow
+
+RECORDS = Path(__file__).parent.parent / "docs/records"
 
 # Read by torch when it is first imported: one thread, so that the tests of a two-core machine
 # do not wait for each other. A test of thread counts sets its own.
@@ -23,6 +27,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--load-seconds", type=float, default=30.0, help="how long tests/load lasts")
     parser.addoption("--seed", type=int, default=None, help="the seed of all random tests")
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that a whole run found to be slow are marked so, for `make test-fast`."""
+    slow = recorded_slow(RECORDS)
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

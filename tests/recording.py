@@ -10,11 +10,15 @@ import os
 import platform
 import re
 import subprocess
+from collections import Counter
+from collections.abc import Iterable
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 RECORD_VARIABLE = "RLT_RECORD"
+SLOW_SECONDS = 0.3  # `make test-fast` leaves out what takes longer
 FAULT = "planted fault"  # the property in which a test reports a fault and how it was seen
 
 
@@ -49,6 +53,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     passed = [report for report in stats.get("passed", ()) if report.when == "call"]
     if passed and _is_whole(terminalreporter.config):
         record("tests", {**counts, "files": len({report.fspath for report in passed})})
+        record("slow", {"seconds": SLOW_SECONDS, "tests": slow_tests(chain(*stats.values()))})
     for report in passed:
         if report.nodeid.endswith("::test_the_equality_matrix"):
             record("equality", printed_counts(report.capstdout))
@@ -63,8 +68,32 @@ def printed_counts(text: str) -> dict[str, object]:
     return {name.replace("_", " "): int(value) for name, value in found}
 
 
+def recorded_slow(folder: Path) -> frozenset[str]:
+    """Node ids that a whole run found to be slow, by the record in `folder`; none without one."""
+    path = folder / "slow.json"
+    if not path.is_file():
+        return frozenset()
+    tests = json.loads(path.read_text(encoding="utf-8"))["values"]["tests"]
+    return frozenset(f"{file}::{name}" for file, names in tests.items() for name in names)
+
+
+def slow_tests(reports: Iterable[Any]) -> dict[str, list[str]]:
+    """Names by file of all tests that took longer than SLOW_SECONDS, with what was set up."""
+    seconds: Counter[str] = Counter()
+    for report in reports:
+        if hasattr(report, "nodeid") and hasattr(report, "duration"):
+            seconds[report.nodeid] += report.duration
+    found: dict[str, list[str]] = {}
+    for nodeid in sorted(id_ for id_, took in seconds.items() if took > SLOW_SECONDS):
+        file, _, name = nodeid.partition("::")
+        found.setdefault(file, []).append(name)
+    return found
+
+
 def _is_whole(config: Any) -> bool:
-    chosen = config.option.keyword or config.option.markexpr
+    """Whether nothing was chosen but what `make test` leaves to commands of their own."""
+    usual = config.option.markexpr in ("", "not server and not browser")
+    chosen = config.option.keyword or not usual
     return not chosen and config.args_source is config.ArgsSource.TESTPATHS
 
 
