@@ -15,7 +15,6 @@ from torch import Tensor
 from rlt_core.contract.protocols import LoopedModel
 from rlt_core.contract.steps import (
     Drawn,
-    FilledTrack,
     LeavingRows,
     RowSteps,
     RunningRows,
@@ -45,12 +44,7 @@ class FusedTick(ABC):
         self.full, self.min_leave = program.full, program.min_leave
         self._row_steps, self._arrays = rows, slot_arrays(program.slots, program.tables)
         self._tracks = [
-            FilledTrack(
-                pool=program.services.pool.view(track.name),
-                first=track.first,
-                parts=track.parts,
-                num_planes=track.num_planes,
-            )
+            program.services.pool.filled(track)
             for track in program.services.tracks.values()
             if track.per_depth and program.fills
         ]
