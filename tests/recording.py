@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 RECORD_VARIABLE = "RLT_RECORD"
-SLOW_SECONDS = 0.3  # `make test-fast` leaves out what takes longer
+SLOW_SECONDS = 0.15  # `make test-fast` leaves out what takes longer
 FAULT = "planted fault"  # the property in which a test reports a fault and how it was seen
 
 
