@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import conftest
-from tests.recording import recorded_slow, slow_tests
+from tests.recording import SLOW_SECONDS, recorded_slow, slow_tests
 
 
 def _report(nodeid: str, duration: float) -> Any:
@@ -20,9 +20,9 @@ def _report(nodeid: str, duration: float) -> Any:
 def test_set_up_and_tear_down_count() -> None:
     """Guards tests whose fixture is what takes long; warnings among the reports have no time."""
     reports = [
-        _report("tests/test_a.py::one[x::y]", 0.2),
-        _report("tests/test_a.py::one[x::y]", 0.2),
-        _report("tests/test_a.py::two", 0.2),
+        _report("tests/test_a.py::one[x::y]", 0.6 * SLOW_SECONDS),
+        _report("tests/test_a.py::one[x::y]", 0.6 * SLOW_SECONDS),
+        _report("tests/test_a.py::two", 0.6 * SLOW_SECONDS),
         SimpleNamespace(nodeid="tests/test_a.py::two"),
     ]
     assert slow_tests(reports) == {"tests/test_a.py": ["one[x::y]"]}
