@@ -12,6 +12,7 @@ from rlt_core.contract.errors import OptionError
 
 VARIABLE = "RLT_API_KEYS"
 SHORTEST = 8
+_FIX = 'Fix: a key of python3 -c "import secrets; print(secrets.token_urlsafe())"'
 
 
 class ApiKeys:
@@ -67,9 +68,10 @@ def _read_file(path: Path) -> list[str]:
 def _check(key: str, number: int) -> None:
     # The key itself is in no message: messages end up in logs.
     if len(key) < SHORTEST:
-        raise OptionError("API key", number, f"it is shorter than {SHORTEST} characters")
+        raise OptionError("API key", number, f"it is shorter than {SHORTEST} characters", _FIX)
     if not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise OptionError("API key", number, "only printable ASCII without spaces can be sent")
+        reason = "only printable ASCII without spaces can be sent"
+        raise OptionError("API key", number, reason, _FIX)
 
 
 def _digest(key: bytes) -> bytes:
