@@ -10,7 +10,7 @@ from rlt_core.plugins.plan import Choice
 from rlt_core.plugins.resolve import resolve
 
 SHAPES = Path(__file__).parent.parent / "docs/shapes"
-# loops, KV bytes of a position at that depth in bfloat16, as the models' cards and servers give them
+# loops, KV bytes of a position at that depth in bfloat16, as models' cards and servers give them
 KNOWN = {
     "ouro-1.4b": (4, 768 << 10),
     "ouro-2.6b": (4, 1536 << 10),
