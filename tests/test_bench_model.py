@@ -15,10 +15,12 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
+from rlt_core.bench import decode as decode_module
 from rlt_core.bench import depth as depth_module
 from rlt_core.bench import depth_runs
 from rlt_core.bench import subject as subject_module
-from rlt_core.bench.crowd import Crowd
+from rlt_core.bench.crowd import Crowd, Window
+from rlt_core.bench.decode import Point, measure_decode
 from rlt_core.bench.depth_runs import Load, Run, Runs, resident_lengths
 from rlt_core.bench.depths import Full, Synthetic
 from rlt_core.bench.subject import Setting, Subject, check_setting, opened
@@ -191,6 +193,27 @@ def test_errors_are_short_and_give_exit_code_2(
     assert says in err
     assert "Traceback" not in err
     assert 1 <= len(err.strip().splitlines()) <= 4
+
+
+def test_idle_compares_the_same_ticks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against KV that grew: later ticks read more, and would look like time without work."""
+    seen: list[tuple[list[int], int]] = []
+    advance = Crowd.advance
+
+    def noted(crowd: Crowd, ticks: int | None = None) -> Window:
+        before = crowd.made.tolist()
+        window = advance(crowd, ticks)
+        seen.append((before, window.ticks))
+        return window
+
+    monkeypatch.setattr(Crowd, "advance", noted)
+    monkeypatch.setattr(decode_module, "busy_seconds", lambda run: run().seconds / 2)
+    setting = Setting(model=str(folder), random_weights=0)
+    point = Point(context=8, batch=2, new_tokens=12)
+    found = measure_decode(setting, point, discover(), bandwidth=1e10, repeat=1, profiled=True)
+    assert seen[-1] == seen[-3]
+    assert found.gpu_idle is not None
+    assert 0 < found.gpu_idle < 1
 
 
 @pytest.mark.gpu

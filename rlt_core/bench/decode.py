@@ -19,7 +19,8 @@ many ticks take without the profiler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,7 +117,8 @@ def measure_decode(
         prompts = random_prompts(subject.plan, point.context, point.batch, seed)
         _run(subject, prompts, min(WARM_TOKENS, point.new_tokens))
         runs = [_run(subject, prompts, point.new_tokens) for _ in range(repeat)]
-        idle = _idle(subject, prompts, point, runs) if profiled else None
+        ticks = min(PROFILED_TICKS, runs[0][1].ticks // 2)
+        idle = _idle(subject, prompts, point, ticks) if profiled else None
         loops = subject.plan.shape.loops
         moved = subject.traffic.token_bytes(
             loops=loops, rows=point.batch, keys=point.context + point.new_tokens / 2
@@ -148,17 +150,22 @@ def _run(subject: Subject, prompts: Sequence[I64], new_tokens: int) -> tuple[flo
         return crowd.prompts(), crowd.advance()
 
 
-def _idle(
-    subject: Subject, prompts: Sequence[I64], point: Point, runs: Sequence[tuple[float, Window]]
-) -> float:
-    """The part of a tick in which no kernel runs."""
-    with Crowd(subject, _requests(subject.plan, prompts, point.new_tokens)) as crowd:
-        crowd.prompts()
-        ticks = min(PROFILED_TICKS, runs[0][1].ticks // 2)
-        crowd.advance(ticks // 4)
+def _idle(subject: Subject, prompts: Sequence[I64], point: Point, ticks: int) -> float:
+    """The part of a tick in which no kernel runs: the same ticks once under the profiler and once
+    without, since later ones read more KV."""
+
+    @contextmanager
+    def decoding() -> Iterator[Crowd]:
+        with Crowd(subject, _requests(subject.plan, prompts, point.new_tokens)) as crowd:
+            crowd.prompts()
+            crowd.advance(ticks // 4)
+            yield crowd
+
+    with decoding() as crowd:
+        seconds = crowd.advance(ticks).seconds
+    with decoding() as crowd:
         busy = busy_seconds(lambda: crowd.advance(ticks))
-    tick = Spread.of(window.seconds / window.ticks for _, window in runs).median
-    return max(0.0, 1 - busy / (ticks * tick))
+    return max(0.0, 1 - busy / seconds)
 
 
 def _requests(plan: Plan, prompts: Sequence[I64], new_tokens: int) -> list[EngineRequest]:
