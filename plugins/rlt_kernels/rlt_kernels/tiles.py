@@ -13,8 +13,9 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Literal
 
-# Row counts that are tuned apart; a count uses the next one at or above it.
-BUCKETS = (1, 16, 32, 64, 128, 256, 512, 2048, 8192)
+# Row counts that are tuned apart; a count uses the next one at or above it. 2432 stands for 2048
+# prompt rows with decode rows beside them: a row tile more can be another round of processors.
+BUCKETS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 2432, 8192)
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 

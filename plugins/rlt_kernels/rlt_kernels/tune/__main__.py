@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log", type=Path, help="JSON lines with every trial")
     parser.add_argument("--models", default="ouro", help=f"of {', '.join(MODELS)}")
     parser.add_argument("--ops", default="", help="shapes by name: qkv, o, gate_up, down, head")
-    parser.add_argument("--rows", default="1,16,32,64,128,256,2048,8192", help="row counts")
+    parser.add_argument("--rows", default=",".join(map(str, BUCKETS)), help="row counts")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16"])
     parser.add_argument(
         "--quick", action="store_true", help="a third of the tiles, no second round"
