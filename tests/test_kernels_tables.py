@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,17 @@ def test_a_row_count_takes_the_bucket_above() -> None:
     assert [bucket(rows) for rows in (1, 2, 16, 17, 256, 8192, 9000)] == [
         *(1, 16, 16, 32, 256, 8192, 8192)
     ]
+
+
+def test_many_rows_take_a_tile_for_more() -> None:
+    """Guards a bucket that a table does not have yet: its rows went with the next one's tile."""
+    chip, table = "NVIDIA H200", load_table("NVIDIA H200")
+    for n, k in ((6144, 2048), (8192, 3072)):
+        more = Key(op="linear", dtype="bfloat16", n=n, k=k, rows=2048)
+        fewer = replace(more, rows=1024)
+        assert choose(chip, (9, 0), fewer) == table.get(fewer, table[more])
+    few = Key(op="linear", dtype="bfloat16", n=8192, k=3072, rows=256)
+    assert choose(chip, (9, 0), few) == table.get(few, guess(few, (9, 0)))
 
 
 def test_the_command_lists_what_is_tuned(capsys: pytest.CaptureFixture[str]) -> None:

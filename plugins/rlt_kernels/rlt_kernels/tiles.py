@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from typing import Any, Literal
 # Row counts that are tuned apart; a count uses the next one at or above it. 2432 stands for 2048
 # prompt rows with decode rows beside them: a row tile more can be another round of processors.
 BUCKETS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 2432, 8192)
+_MANY = 512  # above it tiles suit any count, and differ in how well they fill the chip
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -90,8 +91,12 @@ def parse_table(data: dict[str, Any]) -> dict[Key, Tile]:
 
 
 def choose(chip: str, capability: tuple[int, int], key: Key) -> Tile:
-    """The tuned tile; a guess for shapes that nobody tuned."""
-    return load_table(chip).get(key) or guess(key, capability)
+    """The tile tuned for these rows, or where they are many for the next more; a guess for shapes
+    that nobody tuned."""
+    table = load_table(chip)
+    counts = [c for c in BUCKETS if c >= key.rows] if key.rows > _MANY else [key.rows]
+    tuned = (table.get(replace(key, rows=count)) for count in counts)
+    return next((tile for tile in tuned if tile is not None), None) or guess(key, capability)
 
 
 def guess(key: Key, capability: tuple[int, int]) -> Tile:
