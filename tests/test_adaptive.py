@@ -143,3 +143,24 @@ def test_a_request_that_is_never_right_stops_guessing() -> None:
     counts = built.engine.counts
     assert counts.guesses_held == 38
     assert counts.guesses_checked - counts.guesses_held < 20
+
+
+def test_outputs_of_a_request_that_lost_its_slot_move_no_trust() -> None:
+    """Guards the slot's next request: a wrong guess of one that was aborted, still in flight then,
+    would count as its own."""
+    setup = Setup(model="ouro_a", policy="fixed", num_slots=1, strategy="adaptive", draft_depth=1)
+    built = build(replace(setup, ticks_in_flight=2))
+    scripted(built, lambda slot, at: at % 60)
+    num = 12
+    for i in range(num):
+        built.engine.add(greedy(i, [7 + i, 3, 60], 30, setup))
+    trust, gone = built.scheduler._residency.trust.value, 0
+    for request_id in range(num):
+        # Aborted at every place between two outputs, with outputs told before.
+        for step in range(14 + request_id):
+            built.engine.step()
+            # Its first output takes all loops, and what was in flight has come by then.
+            assert step >= 2 or trust[0] == 1, (request_id, step)
+        gone += bool(trust[0] < 1)
+        built.scheduler.abort(request_id)
+    assert gone == num

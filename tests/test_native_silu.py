@@ -105,7 +105,7 @@ def test_extra_must_be_an_extra() -> None:
         devices=("cpu",),
         dtypes=("float32",),
         exact=True,
-        extra="built",  # type: ignore[arg-type]
+        extra="built",  # type: ignore[arg-type]  # wrong on purpose
     )
     registry = registry_of(candidate("x", rlt_ops=lambda: [spec]))
     assert "extra is no Extra" in str(registry.broken[0].reason)

@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlt_core.contract.lane_steps import TRUST_NEWS, TRUST_REST
 from rlt_core.runtime.emit import RUNNING, Emitter
 from rlt_core.runtime.lanes import Lanes
 from rlt_core.runtime.slots import DONE, READY, RUN
-
-# What one check, and one token without any, changes of a slot's trust.
-_NEWS, _REST = 0.1, 0.02
 
 
 class CheckingEmitter(Emitter):
@@ -54,6 +52,6 @@ class CheckingEmitter(Emitter):
         )
         lanes.ahead[slot] = torch.where(holds, ahead - 1, 0)
         # Without guesses trust comes back slowly, so that they are tried again.
-        trust, step = lanes.trust[slot], torch.where(checked, _NEWS, _REST)
+        trust, step = lanes.trust[slot], torch.where(checked, TRUST_NEWS, TRUST_REST)
         lanes.trust[slot] = trust + step * (torch.where(checked, holds.float(), 1.0) - trust)
         return torch.where(finish == RUNNING, torch.where(holds, RUN, READY), DONE)

@@ -78,7 +78,9 @@ class Collector:
         slots = slots.take(places)
         self._count(out, len(places) - flight.num_firsts)
         if out.drafts is not None:
-            self._residency.trust.follow(slots, out.drafts[0].take(places))
+            # Those of a request that lost its slot say nothing of who has it now.
+            mine = self._residency.table.owner[slots] == flight.owner[slots]
+            self._residency.trust.follow(slots[mine], out.drafts[0].take(places)[mine])
         columns = out.columns.take(places, 1)
         if flight.owner is self._residency.table.owner:
             # Every output's request is still in its slot.

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlt_core.contract.lane_steps import TRUST_NEWS, TRUST_REST
 from rlt_core.runtime.batch import F32, I64
-
-# What one check, and one token without any, changes (as in runtime.checks).
-NEWS, REST = 0.1, 0.02
 
 
 class Trust:
@@ -23,4 +21,5 @@ class Trust:
     def follow(self, slots: I64, held: I64) -> None:
         """The outputs of these slots: held 1 where a guess was right, 0 where wrong, -1 without."""
         now, checked = self.value[slots], held >= 0
-        self.value[slots] = now + np.where(checked, NEWS, REST) * (np.where(checked, held, 1) - now)
+        step, aim = np.where(checked, TRUST_NEWS, TRUST_REST), np.where(checked, held, 1)
+        self.value[slots] = now + step * (aim - now)

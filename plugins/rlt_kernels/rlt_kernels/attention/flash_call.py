@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -17,22 +17,6 @@ _FUNCTION = "flash_attn_varlen_func"
 _BOTH = ("cu_seqlens_q", "max_seqlen_q", "max_seqlen_k", "softmax_scale", "causal")
 _TWO = (*_BOTH, "cu_seqlens_k", "block_table", "return_attn_probs")
 _FOUR = (*_BOTH, "seqused_k", "page_table", "return_lse")
-
-
-class FlashCall(Protocol):
-    def __call__(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        spans: Spans,
-        scale: float,
-        *,
-        logs: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """q [R, H, d], keys and values [pages, page_size, G, d] -> (out [R, H, d], and with `logs`
-        float32 [H, R]: the logarithm of the sum of each row's weights, anything for no key)."""
-        ...
 
 
 def load_call() -> FlashCall:
@@ -49,46 +33,15 @@ def load_call() -> FlashCall:
         reason = f"{library.distribution} {version}: {_FUNCTION} takes no {', '.join(lacking)}"
         fix = f"Fix: pip install --upgrade {library.distribution}, or --attention triton"
         raise PluginError("kernels", reason, fix)
-    return _Four(function) if four else _Two(function)
+    return FlashCall(function, four=four)
 
 
-class _Two:
-    """flash-attn 2: sums of lengths, whatever the pages."""
+class FlashCall:
+    """The function of one package. four: flash-attn-4, which takes lengths where flash-attn 2 takes
+    their sums, and gives two results, whether the second is wanted or not."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        spans: Spans,
-        scale: float,
-        *,
-        logs: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        made = self._function(
-            q,
-            keys,
-            values,
-            cu_seqlens_q=spans.starts,
-            cu_seqlens_k=spans.key_starts,
-            max_seqlen_q=spans.most_rows,
-            max_seqlen_k=spans.most_keys,
-            softmax_scale=scale,
-            causal=True,
-            block_table=spans.table,
-            return_attn_probs=logs,
-        )
-        return (made[0], made[1]) if logs else (made, None)
-
-
-class _Four:
-    """flash-attn-4: the lengths themselves; two results, whether the second is wanted or not."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Any], *, four: bool) -> None:
+        self._function, self._four = function, four
 
     def __call__(
         self,
@@ -100,19 +53,25 @@ class _Four:
         *,
         logs: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        out, found = self._function(
-            q,
-            keys,
-            values,
-            cu_seqlens_q=spans.starts,
-            max_seqlen_q=spans.most_rows,
-            max_seqlen_k=spans.most_keys,
-            seqused_k=spans.lengths,
-            page_table=spans.table,
-            softmax_scale=scale,
-            causal=True,
-            return_lse=logs,
-        )
+        """q [R, H, d], keys and values [pages, page_size, G, d] -> (out [R, H, d], and with `logs`
+        float32 [H, R]: the logarithm of the sum of each row's weights, anything for no key)."""
+        given: dict[str, Any] = {
+            "cu_seqlens_q": spans.starts,
+            "max_seqlen_q": spans.most_rows,
+            "max_seqlen_k": spans.most_keys,
+            "softmax_scale": scale,
+            "causal": True,
+        }
+        if self._four:
+            given |= {"seqused_k": spans.lengths, "page_table": spans.table, "return_lse": logs}
+        else:
+            given |= {
+                "cu_seqlens_k": spans.key_starts,
+                "block_table": spans.table,
+                "return_attn_probs": logs,
+            }
+        made = self._function(q, keys, values, **given)
+        out, found = (made[0], made[1]) if self._four or logs else (made, None)
         return out, found if logs else None
 
 

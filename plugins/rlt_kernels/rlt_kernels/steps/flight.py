@@ -6,14 +6,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from rlt_core.contract.lane_steps import TRUST_NEWS, TRUST_REST
 from rlt_kernels.steps.leaving import DONE, outcome, places_of, tell
 from rlt_kernels.steps.rows import LEAVING, READY, RUN
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
-# As in rlt_core.runtime.checks: what a check, and a token without any, changes of trust.
-NEWS = tl.constexpr(0.1)
-REST = tl.constexpr(0.02)
+NEWS, REST = tl.constexpr(TRUST_NEWS), tl.constexpr(TRUST_REST)
 
 
 @triton.jit(do_not_specialize=("N", "S", "L", "base", "min_leave", "draft"))
