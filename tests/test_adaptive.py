@@ -12,6 +12,7 @@ import torch
 from rlt_core.contract.protocols import StrategyView
 from rlt_core.schedule.strategies import Adaptive
 from rlt_core.schedule.traffic import Traffic
+from rlt_core.schedule.trust import Trust
 from tests.engines import Setup, build, greedy, plan_of, run_alone, run_together
 from tests.test_pipeline import THRESHOLD, WRONG, oracle, same, scripted
 
@@ -145,6 +146,25 @@ def test_a_request_that_is_never_right_stops_guessing() -> None:
     assert counts.guesses_checked - counts.guesses_held < 20
 
 
+def test_a_new_request_is_trusted_as_the_others_are() -> None:
+    """Guards the cost of learning anew with every request what all before it have shown: one that
+    comes after many wrong guesses hardly guesses; and the memory, which must let go of the past."""
+    trust = Trust(4)
+    slots, one = np.arange(3), np.ones(3, np.int64)
+    assert trust.admit(3) == 1.0
+    trust.follow(slots, np.array([1, 0, -1]))
+    assert trust.admit(3) == pytest.approx(2 / 3)
+    for _ in range(400):
+        trust.follow(slots, 0 * one)
+    assert 0 < trust.admit(3) < 0.02
+    for _ in range(400):
+        trust.follow(slots, one)
+    assert trust.admit(3) > 0.98
+    many = Trust(400)
+    many.follow(np.arange(400), np.zeros(400, np.int64))
+    assert 0 <= many.admit(0) < 0.01
+
+
 def test_outputs_of_a_request_that_lost_its_slot_move_no_trust() -> None:
     """Guards the slot's next request: a wrong guess of one that was aborted, still in flight then,
     would count as its own."""
@@ -154,13 +174,21 @@ def test_outputs_of_a_request_that_lost_its_slot_move_no_trust() -> None:
     num = 12
     for i in range(num):
         built.engine.add(greedy(i, [7 + i, 3, 60], 30, setup))
-    trust, gone = built.scheduler._residency.trust.value, 0
+    trust, gone = built.scheduler._residency.trust, 0
+    began: list[float] = []
+    admit = trust.admit
+
+    def told(slot: int) -> float:
+        began.append(admit(slot))
+        return began[-1]
+
+    trust.admit = told  # type: ignore[method-assign]  # to know what each began with
     for request_id in range(num):
         # Aborted at every place between two outputs, with outputs told before.
         for step in range(14 + request_id):
             built.engine.step()
             # Its first output takes all loops, and what was in flight has come by then.
-            assert step >= 2 or trust[0] == 1, (request_id, step)
-        gone += bool(trust[0] < 1)
+            assert step >= 2 or trust.value[0] == np.float32(began[-1]), (request_id, step)
+        gone += bool(trust.value[0] != np.float32(began[-1]))
         built.scheduler.abort(request_id)
     assert gone == num

@@ -15,8 +15,9 @@ from rlt_core.contract.steps import Drawn, LeavingRows, RowSteps, RunningRows, S
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What one check of a guess, and one token without any, changes of a slot's trust.
-TRUST_NEWS, TRUST_REST = 0.1, 0.02
+# What one check of a guess, and one token without any, changes of a slot's trust. Guesses that do
+# not pay are tried again so seldom that they cost a hundredth of the time (docs/log.md).
+TRUST_NEWS, TRUST_REST = 0.05, 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,8 @@ def _float(index: int) -> property:
     return property(lambda self: self.floats[:, index])
 
 
-NUM_INTS, NUM_FLOATS = 14 + NUM_STOP_IDS, 6
+NUM_INTS, NUM_FLOATS = 14 + NUM_STOP_IDS, 7
+TRUST = 6  # of floats: set when the request gets its slot
 
 
 class SlotParams(msgspec.Struct, kw_only=True, eq=False):
@@ -88,6 +89,7 @@ class SlotParams(msgspec.Struct, kw_only=True, eq=False):
     repetition_penalty = _float(3)
     presence_penalty = _float(4)
     frequency_penalty = _float(5)
+    trust = _float(TRUST)  # how often its guesses are expected to hold
 
 
 # Rows of PromptRows.columns.

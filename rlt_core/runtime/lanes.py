@@ -46,5 +46,4 @@ class Lanes:
     def clear(self, slot: Tensor) -> None:
         """Drop all rows of these slots."""
         self.ahead.index_fill_(0, slot, 0)
-        self.trust.index_fill_(0, slot, 1.0)
         self.depth.index_fill_(0, self.homes(slot).flatten(), 0)

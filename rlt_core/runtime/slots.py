@@ -201,6 +201,8 @@ class Slots:
             target[at] = getattr(whole, name)
         for name in ("use_policy", "seed", "state_seed", "stop_ids"):
             getattr(self, name)[at] = getattr(whole, name)
+        if self.lanes is not None:
+            self.lanes.trust[at] = whole.trust
 
     def make_room(self) -> None:
         """Make what the first penalty, bias or mask would, for graphs that are captured before it,

@@ -10,7 +10,7 @@ from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import KVPlan
 from rlt_core.kv.prefix import Block
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import EngineConfig
+from rlt_core.runtime.batch import TRUST, EngineConfig
 from rlt_core.schedule.admission import Intake
 from rlt_core.schedule.ageing import aged_priority
 from rlt_core.schedule.forced import Forced, cell_rules, forced_rows
@@ -160,7 +160,7 @@ class Residency:
         record.moved, record.next_start = tick, len(chain) * size
         self.sharing.placed(record, forced, first=first)
         self.admitted.append(record)
-        self.trust.value[record.slot] = 1
+        record.params[1][0, TRUST] = self.trust.admit(record.slot)
         if swapped:
             self._bring_back(record, len(chain))
         else:

@@ -72,8 +72,8 @@ def _default(param: ParamSpec) -> float:
 
 
 def param_rows(request: EngineRequest, max_position: int) -> tuple[I64, F32]:
-    """A request's row of SlotParams.ints (its slot is still to come) and of SlotParams.floats,
-    each as an array of one row."""
+    """A request's row of SlotParams.ints and of SlotParams.floats, each as an array of one row; its
+    slot and trust are still to come."""
     r = request
     penalties = (r.repetition_penalty, r.presence_penalty, r.frequency_penalty)
     ints = (
@@ -94,7 +94,7 @@ def param_rows(request: EngineRequest, max_position: int) -> tuple[I64, F32]:
         *r.stop_ids,
         *_UNUSED[len(r.stop_ids) :],
     )
-    floats = (r.temperature, r.top_p, r.min_p, *penalties)
+    floats = (r.temperature, r.top_p, r.min_p, *penalties, 1.0)
     return np.array((ints,), np.int64), np.array((floats,), np.float32)
 
 
