@@ -76,7 +76,7 @@ def test_every_arrangement_gives_the_same_bits(
     assert error < ERROR[dtype]
     for page_size, splits in ((4, 1), (16, 2), (16, 8), (64, 1), (64, 2), (128, 1), (128, 8)):
         assert equal(decoded(text, page_size, splits), whole), (page_size, splits)
-    for page_size, rows in ((4, 3), (16, 64), (128, 30)):
+    for page_size, rows in ((4, 3), (16, 64), (64, 64), (128, 30), (128, 50), (128, 100)):
         memory = Memory(text, page_size, 2, attention=backend())
         assert equal(memory.attend(in_tiles(0, LENGTH, rows)), whole), (page_size, rows)
     memory = Memory(text, 16, 3, num_chunks=CHUNKS, attention=backend(1 << 20))

@@ -9,7 +9,7 @@ import torch
 import triton
 
 from rlt_core.contract.protocols import KVRows, PagedRows, Turn
-from rlt_kernels.attention.blocks import Blocks, pays, ring_kernel, takes_blocks
+from rlt_kernels.attention.blocks import Blocks, cell_kernel, pays, ring_kernel, takes_blocks
 from rlt_kernels.attention.chunk import CHUNK
 from rlt_kernels.attention.decode import decode_kernel
 from rlt_kernels.attention.paged import (
@@ -134,6 +134,17 @@ class TritonAttention:
         pool = rows.pool[:, rows.unit]
         padded = max(16, triton.next_power_of_2(size))
         turned = write_rows(q, k, v, rows, turn, first)
+        if takes_blocks(q, rows):
+            width = pool.stride(2)
+            cell_kernel()[(rows.tile_first.shape[0], heads)](
+                turned, out, self._blocks.of(pool, padded), rows.pages, rows.page_row, rows.key_len,
+                rows.tile_first, rows.tile_len, first, rows.pages.shape[1], scale / math.log(2),
+                H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
+                PAGE=rows.pool.shape[3], PAGE_ROWS=pool.stride(0) // width,
+                SIDE_ROWS=pool.stride(1) // width,
+                **OPTIONS | {"num_warps": rows.tile_rows // 16},
+            )  # fmt: skip
+            return
         hidden, hidden_row = _hidden(rows)
         tile_kernel[(rows.tile_first.shape[0], heads)](
             turned, out, pool, rows.pages, rows.page_row, rows.key_len,

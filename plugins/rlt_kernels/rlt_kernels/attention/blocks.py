@@ -1,4 +1,4 @@
-"""Where ring.py can run, and the descriptors its copies need."""
+"""Where ring.py and cells.py can run, and the descriptors their copies need."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _MOST_SIZE = 128  # a head size at which three programs fit a multiprocessor
 
 
 def takes_blocks(q: Tensor, rows: PagedRows) -> bool:
-    """Whether decode rows can be served by ring.py: warp-group products and the copy engine
+    """Whether rows can be served by ring.py or cells.py: warp-group products and the copy engine
     (compute capability 9.x), 2-byte values, pages of 64 or 128 positions whose stride is a whole
-    number of positions, vectors that start at multiples of 16 bytes; rows store and see all."""
+    number of positions, vectors that start at multiples of 16 bytes; rows store and see all; tiles
+    of whole warp groups."""
     pool = rows.pool
     return (
         q.dtype in (torch.bfloat16, torch.float16)
@@ -31,7 +32,8 @@ def takes_blocks(q: Tensor, rows: PagedRows) -> bool:
         and pool.stride(0) % pool.stride(3) == 0
         and q.is_cuda
         and torch.cuda.get_device_capability(q.device)[0] == 9
-        and _kernel() is not None
+        and _kernels() is not None
+        and rows.tile_rows % 64 == 0
     )
 
 
@@ -43,10 +45,12 @@ def pays(vectors: int, chunks: int) -> bool:
 
 def ring_kernel() -> Any:
     """The kernel; RuntimeError where this Triton has no Gluon that it can be written in."""
-    kernel = _kernel()
-    if kernel is None:
-        raise RuntimeError("this Triton lacks what rlt_kernels.attention.ring needs")
-    return kernel
+    return _found()[0]
+
+
+def cell_kernel() -> Any:
+    """The kernel for tiles of rows; RuntimeError as in `ring_kernel`."""
+    return _found()[1]
 
 
 class Blocks:
@@ -80,11 +84,19 @@ def _descriptor(pool: Tensor, padded: int) -> Any:
     return TensorDescriptor.from_tensor(flat, [BLOCK, padded], layout)
 
 
+def _found() -> tuple[Any, Any]:
+    kernels = _kernels()
+    if kernels is None:
+        raise RuntimeError("this Triton lacks what rlt_kernels.attention.ring needs")
+    return kernels
+
+
 @lru_cache(maxsize=1)
-def _kernel() -> Any:
-    # Gluon changes between releases; without it the other kernel serves.
+def _kernels() -> tuple[Any, Any] | None:
+    # Gluon changes between releases; without it the other kernels serve.
     try:
+        from rlt_kernels.attention.cells import cell_kernel
         from rlt_kernels.attention.ring import ring_kernel
     except (ImportError, AttributeError):
         return None
-    return ring_kernel
+    return ring_kernel, cell_kernel
