@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,9 +40,22 @@ class Replay:
             self._run()  # compiles what is to be compiled
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        with no_garbage(), torch.cuda.graph(graph, pool=pool):
             self._results = self._run()
         self._graph = graph
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """Python's garbage collector stands still: freeing the graph of an engine that is gone would
+    end a capture that is under way."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def shared_pool(device: torch.device) -> Any:
