@@ -88,10 +88,35 @@ def compare(
         found = run_together(built, _requests(setup, seed, *lengths))
         assert {name for name, _, _ in CALLS} == {version[0]}
     assert found.keys() == wanted.keys()
-    for number, answer in found.items():
-        _same(answer, wanted[number], 1e-3 if setup.dtype == "float32" else 0.2)
+    if setup.dtype == "float32":
+        for number, answer in found.items():
+            _same(answer, wanted[number], 1e-3)
+    else:
+        wide = replace(reference, dtype="float32", graphs=False)
+        _as_near(found, wanted, run_together(build(wide), _requests(wide, seed, *lengths)))
     assert built.kv.page_size == page_size
     return built
+
+
+def _as_near(
+    found: dict[int, Answer], wanted: dict[int, Answer], right: dict[int, Answer]
+) -> None:
+    """Logits no further from float32's than the reference's in the same dtype, whose noise a looped
+    model carries from loop to loop: in the mean, with half as much again for chance."""
+    noise, error = _distance(wanted, right), _distance(found, right)
+    assert error < 1.5 * noise, f"logits are off by {error:.4f}, rounding alone by {noise:.4f}"
+
+
+def _distance(found: dict[int, Answer], right: dict[int, Answer]) -> float:
+    """Mean distance of the logits, of each request up to the first token that differs."""
+    apart = []
+    for number, answer in right.items():
+        assert found[number].finish == answer.finish
+        for i, logits in enumerate(answer.logits):
+            apart.append(float(abs(found[number].logits[i] - logits).mean()))
+            if found[number].tokens[i] != answer.tokens[i]:
+                break
+    return sum(apart) / len(apart)
 
 
 def _same(found: Answer, wanted: Answer, most: float) -> None:
