@@ -98,9 +98,7 @@ def compare(
     return built
 
 
-def _as_near(
-    found: dict[int, Answer], wanted: dict[int, Answer], right: dict[int, Answer]
-) -> None:
+def _as_near(found: dict[int, Answer], wanted: dict[int, Answer], right: dict[int, Answer]) -> None:
     """Logits no further from float32's than the reference's in the same dtype, whose noise a looped
     model carries from loop to loop: in the mean, with half as much again for chance."""
     noise, error = _distance(wanted, right), _distance(found, right)
