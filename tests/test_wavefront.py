@@ -24,7 +24,7 @@ from tests.selection import mostly_slow
 def _prompt(length: int, max_tokens: int = 1, request_id: int = 0, **more: Any) -> EngineRequest:
     return EngineRequest(
         request_id=request_id,
-        prompt=np.arange(length) % VOCAB,
+        prompt=(np.arange(length) + request_id) % VOCAB,  # no two begin alike
         max_tokens=max_tokens,
         loops=LOOPS,
         max_loops=LOOPS,
@@ -74,6 +74,53 @@ def test_cells_of_two_prompts_share_the_places() -> None:
         run.step()
         waited += 1
     assert waited <= 2 * LOOPS + 2
+    run.finish()
+
+
+def _firsts(run: HostRun, lengths: list[int]) -> list[int]:
+    """The ticks at which prompts of these lengths, handed over at once, gave a token."""
+    run.add(*(_prompt(n, request_id=i) for i, n in enumerate(lengths)))
+    found: dict[int, int] = {}
+    while run.engine.has_work:
+        events = run.step()
+        found |= dict.fromkeys(events.request_id.tolist(), events.tick)
+    return [found[i] for i in range(len(lengths))]
+
+
+@pytest.mark.parametrize("mode", ["chunked", "wavefront"])
+def test_one_prompt_ends_before_another_of_its_length_begins(mode: str) -> None:
+    """Guards the first tokens of prompts that come together: in turn, chunk by chunk, all of them
+    would have their first token at the end. The one with the least left goes first."""
+    places = 8 if mode == "chunked" else LOOPS * 8
+    sizes: dict[str, Any] = {"chunk_size": 8, "num_places": places, "num_slots": 4}
+    alone = _firsts(HostRun(prompts=mode, max_len=96, num_pages=2000, **sizes), [64])[0] + 1
+    run = HostRun(prompts=mode, max_len=96, num_pages=2000, **sizes)
+    first, second, third, short = _firsts(run, [64, 64, 64, 8])
+    assert short < first < second < third
+    # Where one begins behind another the places are shared for the last one's loops.
+    assert first + 1 <= alone + 2 * LOOPS
+    assert second - first >= alone - 2 * LOOPS
+
+
+def test_places_for_two_prompts_serve_two() -> None:
+    """Guards what a prompt claims for its next cells: no more than its own do not give back."""
+    sizes: dict[str, Any] = {"chunk_size": 8, "num_slots": 4, "max_len": 96, "num_pages": 2000}
+    run = HostRun(prompts="wavefront", num_places=2 * LOOPS * 8, **sizes)
+    assert _firsts(run, [64, 64]) == [8 + LOOPS - 2] * 2
+
+
+def test_a_long_prompt_is_not_passed_by_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the wait of a long prompt among short ones that never end."""
+    monkeypatch.setattr("rlt_core.schedule.cell_starter.AGE_TICKS", 10)
+    run = HostRun(prompts="chunked", chunk_size=8, num_places=8, max_len=64, num_slots=4)
+    run.add(_prompt(24))
+    for i in range(1, 60):
+        run.add(_prompt(8, request_id=i))
+    ended: list[int] = []
+    while 0 not in ended:
+        ended += run.step().request_id.tolist()
+    # Three chunks, each after so many ticks of others' at most.
+    assert len(ended) <= 3 * (10 // LOOPS + 2) + 1
     run.finish()
 
 

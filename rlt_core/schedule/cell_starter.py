@@ -28,7 +28,8 @@ class CellStarter:
 
     def start(self, budget: int, tick: int) -> None:
         """Begin cells for prompts: first those that were passed by for AGE_TICKS, then by
-        priority, then the longest unserved."""
+        priority, then those with the least left: so one prompt ends before another begins, and a
+        short one does not wait for a long one."""
         residency, cells = self._residency, self._residency.cells
         if not residency.prompts:
             return
@@ -37,7 +38,7 @@ class CellStarter:
         if len(order) > 1:
             starved = tick - AGE_TICKS
             order = sorted(
-                order, key=lambda r: (r.moved > starved, r.request.priority, r.moved, r.serial)
+                order, key=lambda r: (r.moved > starved, r.request.priority, _num_left(r), r.serial)
             )
         free = min(cells.num_free, budget - (cells.num_places - cells.num_free))
         for record in order:
@@ -51,12 +52,25 @@ class CellStarter:
                 free -= length
                 if residency.overlaps and record.next_start < len(forced):
                     waiting.append(record)
+                    free -= self._num_claimed(record, forced, tick) if free else 0
                 continue
             waiting.append(record)
             if length == _NO_PLACES:
                 # Nobody takes the places that an earlier one waits for.
                 free = 0
         residency.prompts = waiting
+
+    def _num_claimed(self, record: Record, forced: Forced, tick: int) -> int:
+        """Places that its next cells need before those of its running ones are free again. Given
+        to a later prompt they would be gone for all its loops, and both would be slow."""
+        newest = record.newest
+        assert newest is not None
+        if _waits_for_all(forced, newest, record.next_start):
+            return 0
+        wanted = (newest.end - newest.start) * (newest.last - tick)
+        running = self._residency.cells.running
+        own = sum(c.end - c.start for c in running if c.record is record and c is not newest)
+        return max(min(wanted, _num_left(record)) - own, 0)
 
     def _cell_len(self, record: Record, forced: Forced, free: int, tick: int) -> int:
         """Rows of its next cell, or why there is none in this tick."""
@@ -78,6 +92,11 @@ class CellStarter:
             return _NOT_YET
         has_pages = start + length <= self._residency.pages.page_limit[record.slot]
         return length if has_pages else _NOT_YET
+
+
+def _num_left(record: Record) -> int:
+    assert record.forced is not None
+    return len(record.forced) - record.next_start
 
 
 def _waits_for_all(forced: Forced, newest: Cell, start: int) -> bool:

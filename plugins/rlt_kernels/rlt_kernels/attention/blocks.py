@@ -40,7 +40,7 @@ def takes_blocks(q: Tensor, rows: PagedRows) -> bool:
 def pays(vectors: int, chunks: int) -> bool:
     """Whether ring.py is the faster one where rows times KV heads are so many and requests may be
     so many chunks long: it has more to do before its first product. One H200 (docs/log.md)."""
-    return chunks > 4 or (vectors >= 512 and chunks > 2)
+    return chunks > 4 or (vectors >= 512 and chunks > 1)
 
 
 def ring_kernel() -> Any:
