@@ -37,6 +37,7 @@ class FreePages:
     def pop(self, count: int) -> I32:
         """The next `count` pages, which the caller knows to be there; valid until the next push."""
         if count > self.num_empty:
+            assert count <= self.num_empty + self._cache.num_idle, f"{count} pages"
             self.push(self._cache.evict(count - self.num_empty))
         top, self.num_empty = self.num_empty, self.num_empty - count
         return self._stack[self.num_empty : top]

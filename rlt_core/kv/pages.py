@@ -103,37 +103,36 @@ class HostPages:
         kind = loops - 1 if has_prompt else _DECODE * self.plan.max_depth + loops - 1
         self._kind[slot] = kind
         start = len(chain)
-        columns = max((to_position + self._last_offset) >> self._shift, start)
+        columns = (to_position + self._last_offset) >> self._shift
+        if columns < start:
+            columns = start
         if not columns:
             return
         if columns > self.pages_per_row:
             raise self._too_wide(columns)
-        entries, offsets = self._by_slot[slot], self._index.offsets(kind, columns)
         if start:
             assert has_prompt, f"slot {slot} cannot share without a prompt"
-            shared = self._index.offsets(kind, start)
-            entries[shared] = self.shared.take(slot, chain)
-            self._changed.append(self._index.flat(slot, shared))
-            offsets = self._index.offsets(kind, columns, start)
-        assert len(offsets) <= self.num_free, f"{len(offsets)} pages, {self.num_free} free"
-        entries[offsets] = self._free.pop(len(offsets))
+            shared = self._index.flat(slot, kind, start)
+            self._flat_table[shared] = self.shared.take(slot, chain)
+            self._changed.append(shared)
+        own = self._index.flat(slot, kind, columns, start)
+        self._flat_table[own] = self._free.pop(len(own))
+        self._changed.append(own)
         self.columns[slot], self.page_limit[slot] = columns, columns << self._shift
-        self._changed.append(self._index.flat(slot, offsets))
 
     def publish(self, slot: int, keys: Sequence[bytes], *, lasting: bool = True) -> None:
         """The columns behind the shared ones, whose positions are all written, are shared from
         now on and found by these keys. Of a block that is there already the slot takes the pages
         and gives back its own, which hold the same."""
-        kind, entries = int(self._kind[slot]), self._by_slot[slot]
+        kind = self._kind.item(slot)
         loops = kind % self.plan.max_depth + 1
-        for key in keys:
-            column = self.shared.count(slot)
-            offsets = self._index.offsets(kind, column + 1, column)
-            own = entries[offsets]
+        for column, key in enumerate(keys, self.shared.count(slot)):
+            flat = self._index.flat(slot, kind, column + 1, column)
+            own = self._flat_table[flat]
             pages = self.shared.publish(slot, loops, key, own, lasting=lasting)
             if pages is not own:
-                entries[offsets] = pages
-                self._changed.append(self._index.flat(slot, offsets))
+                self._flat_table[flat] = pages
+                self._changed.append(flat)
                 self._free.push(own)
 
     def grow(self, slots: I64, to_positions: I64) -> None:
@@ -175,10 +174,10 @@ class HostPages:
             return
         entries = self._by_slot[slot]
         if start:
-            entries[self._index.offsets(_DROPPED * depth + loops, start)] = SENTINEL_PAGE
             self._free.push(self.shared.keep(slot))
-        self._clear(slot, self._index.offsets(_DROPPED * depth + loops, columns, start))
-        self._changed.append(self._index.flat(slot, offsets))
+        self._free.push(entries[self._index.offsets(_DROPPED * depth + loops, columns, start)])
+        entries[offsets] = SENTINEL_PAGE
+        self._changed.append(self._index.flat(slot, _DROPPED * depth + loops, columns))
 
     def held(self, slot: int, columns: int, start: int = 0) -> I32:
         """The pages of a slot's columns from `start`, a table row after the other."""
@@ -189,14 +188,16 @@ class HostPages:
     def free(self, slot: int, *, ended: bool = True) -> None:
         """Take all pages of this slot; its request ended or (not `ended`) was preempted. The
         entries are no changes: the device empties the tables of a slot that is cleared."""
-        kind, columns = int(self._kind[slot]), int(self.columns[slot])
-        start = self.shared.count(slot)
-        self._clear(slot, self._index.offsets(kind, columns, start))
-        if start:
-            self._by_slot[slot][self._index.offsets(kind, start)] = SENTINEL_PAGE
-            freed = self.shared.leave(slot, ended=ended)
-            if len(freed):
-                self._free.push(freed)
+        columns = self.columns.item(slot)
+        if not columns:
+            return
+        kind, start, entries = self._kind.item(slot), self.shared.count(slot), self._by_slot[slot]
+        offsets = self._index.offsets(kind, columns)
+        own = self._index.offsets(kind, columns, start) if start else offsets
+        self._free.push(entries[own])
+        if start and len(freed := self.shared.leave(slot, ended=ended)):
+            self._free.push(freed)
+        entries[offsets] = SENTINEL_PAGE
         self.columns[slot] = self.page_limit[slot] = 0
 
     def take_changes(self) -> tuple[I64, I32]:
@@ -206,7 +207,7 @@ class HostPages:
             return _NONE, _NO_PAGES
         flat = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
         self._changed = []
-        return flat, self._flat_table.take(flat)
+        return flat, self._flat_table[flat]
 
     def take_freed(self) -> I32:
         """Pages freed since the last call, given again or not: int32 [N]."""
@@ -243,13 +244,6 @@ class HostPages:
     def _set_columns(self, slots: I64, columns: I64) -> None:
         self.columns[slots] = columns
         self.page_limit[slots] = columns << self._shift
-
-    def _clear(self, slot: int, offsets: I64) -> None:
-        if len(offsets):
-            entries = self._by_slot[slot]
-            pages = entries[offsets]
-            entries[offsets] = SENTINEL_PAGE
-            self._free.push(pages)
 
     def _too_wide(self, columns: int) -> CapacityError:
         size = self.plan.page_size

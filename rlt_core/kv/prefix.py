@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,8 +23,7 @@ I64 = NDArray[np.int64]
 _NO_PAGES: I32 = np.zeros(0, np.int32)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Block:
+class Block(msgspec.Struct, eq=False, kw_only=True):
     """One published page column.
 
     pages int32, one for each table row of a prompt; dropped int64: those among them that a slot
@@ -86,11 +85,21 @@ class PrefixCache:
         """A slot that used them keeps only what is kept after a prompt; pages that are free now."""
         for block in chain:
             block.keepers += 1
-        return self._unuse(chain, ended=False)
+        return self.release(chain, ended=False)
 
     def release(self, chain: Sequence[Block], *, ended: bool) -> I32:
         """A slot that used them lost its request, or the request ended; pages that are free now."""
-        return self._unuse(chain, ended=ended)
+        freed = []
+        for block in reversed(chain):
+            block.users -= 1
+            if block.users:
+                continue
+            if ended and not block.lasting:
+                freed.append(self._forget(block))
+            else:
+                self._idle[block.key] = block
+                self.num_idle += block.num_idle
+        return np.concatenate(freed) if freed else _NO_PAGES
 
     def unkeep(self, chain: Sequence[Block]) -> I32:
         """A slot that kept the kept pages ended; pages that are free now."""
@@ -119,19 +128,6 @@ class PrefixCache:
     def blocks(self) -> list[Block]:
         """All that can be found, for checks."""
         return list(self._found.values())
-
-    def _unuse(self, chain: Sequence[Block], *, ended: bool) -> I32:
-        freed = []
-        for block in reversed(chain):
-            block.users -= 1
-            if block.users:
-                continue
-            if ended and not block.lasting:
-                freed.append(self._forget(block))
-            else:
-                self._idle[block.key] = block
-                self.num_idle += block.num_idle
-        return np.concatenate(freed) if freed else _NO_PAGES
 
     def _forget(self, block: Block) -> I32:
         """Nobody finds it any more; its pages that no slot holds."""

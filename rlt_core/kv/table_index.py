@@ -61,7 +61,8 @@ class TableIndex:
             self._known_offsets[kind, start, columns] = offsets
         return offsets
 
-    def flat(self, slot: int, offsets: I64) -> I64:
-        ids = self._ids
-        flat: I64 = offsets + slot * self._slot_entries if ids is None else ids[slot].take(offsets)
+    def flat(self, slot: int, kind: int, columns: int, start: int = 0) -> I64:
+        """Flat table indices of the columns from `start` of a slot whose kind this is."""
+        offsets, ids = self.offsets(kind, columns, start), self._ids
+        flat: I64 = offsets + slot * self._slot_entries if ids is None else ids[slot][offsets]
         return flat

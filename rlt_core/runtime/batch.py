@@ -60,12 +60,12 @@ class SlotParams(msgspec.Struct, kw_only=True, eq=False):
 
     ints: I64
     floats: F32
-    bias_ids: I64 | None
-    bias_values: F32 | None
     params: dict[str, F32]
     trace: I32 | None
     prompt_tokens: list[I64]
     output_tokens: list[I32]
+    bias_ids: I64 | None = None
+    bias_values: F32 | None = None
     options: OptionColumns | None = None
 
     slot = _int(0)
@@ -141,6 +141,14 @@ class PromptRows(msgspec.Struct, kw_only=True, eq=False):
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
+
+
+# Of a tick without cells: as there is no row, its tick does not matter.
+NO_ROWS = PromptRows(
+    tick=0,
+    columns=np.zeros((NUM_PROMPT_COLUMNS, 0), np.int64),
+    cell_start=np.zeros(1, np.int64),
+)
 
 
 class PageCopy(msgspec.Struct, kw_only=True, eq=False):

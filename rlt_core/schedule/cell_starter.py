@@ -31,9 +31,7 @@ class CellStarter:
         priority, then those with the least left: so one prompt ends before another begins, and a
         short one does not wait for a long one."""
         residency, cells = self._residency, self._residency.cells
-        if not residency.prompts:
-            return
-        waiting: list[Record] = []
+        counts, waiting = residency.counts, list[Record]()
         order = residency.prompts
         if len(order) > 1:
             starved = tick - AGE_TICKS
@@ -47,7 +45,8 @@ class CellStarter:
             length = self._cell_len(record, forced, free, tick)
             if length > 0:
                 cells.start(record, forced, length, tick)
-                residency.counts.waited(tick - record.moved)
+                if (ticks := tick - record.moved) > counts.max_wait_ticks:
+                    counts.max_wait_ticks = ticks
                 record.moved = tick
                 free -= length
                 if residency.overlaps and record.next_start < len(forced):
@@ -79,13 +78,14 @@ class CellStarter:
             return _NOT_YET
         if free <= 0:
             return _NO_PLACES
+        whole = forced.exit_at is None  # nothing but prompt positions of full depth
         view = PromptView(
-            length=forced.segment_end(start),
+            length=len(forced.tokens) if whole else forced.segment_end(start),
             next_start=start,
             running_len=0 if newest is None else newest.end - newest.start,
             running_depth=0 if newest is None else tick - newest.first,
             loops=forced.loops,
-            by_position=forced.one_by_one(start),
+            by_position=forced.rules.by_position if whole else forced.one_by_one(start),
         )
         length = self._mode.chunk_len(view, free, self._chunk_size)
         if newest is not None and (not length or not _follows(forced, newest, length, tick)):

@@ -16,7 +16,7 @@ from rlt_core.runtime.batch import (
     TickOutput,
     logprob_bits,
 )
-from rlt_core.schedule.record import Record, State
+from rlt_core.schedule.record import DECODE, GONE, PREEMPTED, PROMPT, WAITING, Record
 from rlt_core.schedule.request import ABORT, ERROR, LENGTH, RUNNING, Events
 from rlt_core.schedule.residency import Residency
 
@@ -73,18 +73,19 @@ class Collector:
         """The events of one tick."""
         # Before a first output in the same tick can end the request.
         score_ids = None if flight.score_slot is None else self._score_ids(flight)
-        slots = out.columns[EVENT_SLOT]
+        slots, table = out.columns[EVENT_SLOT], self._residency.table
         places = self._is_slot[slots].nonzero()[0]
-        slots = slots.take(places)
+        slots = slots[places]
         self._count(out, len(places) - flight.num_firsts)
         if out.drafts is not None:
             # Those of a request that lost its slot say nothing of who has it now.
-            mine = self._residency.table.owner[slots] == flight.owner[slots]
+            mine = table.owner[slots] == flight.owner[slots]
             self._residency.trust.follow(slots[mine], out.drafts[0].take(places)[mine])
-        columns = out.columns.take(places, 1)
-        if flight.owner is self._residency.table.owner:
+        # None of these places is too large, and so need not be compared.
+        columns = out.columns.take(places, 1, mode="clip")
+        if flight.owner is table.owner:
             # Every output's request is still in its slot.
-            columns[EVENT_ID] = self._residency.table.request_id.take(slots)
+            columns[EVENT_ID] = table.request_id[slots]
             failed = self._advance(slots, columns, out.tick)
             events = _events(out, columns, places, failed)
         else:
@@ -114,12 +115,13 @@ class Collector:
 
     def _advance(self, slots: I64, columns: I64, tick: int) -> list[int]:
         """Outputs of requests that are still in their slots; ids of those that failed."""
-        self._residency.table.put(slots, columns[EVENT_TOKEN : EVENT_DEPTH + 1], tick)
+        table = self._residency.table
+        table.put(slots, columns[EVENT_TOKEN : EVENT_DEPTH + 1], tick)
         finish, failed = columns[EVENT_FINISH], []
         for i in finish.nonzero()[0].tolist():
-            if finish[i] == ERROR:
+            if finish.item(i) == ERROR:
                 failed.append(int(columns[EVENT_ID, i]))
-            record = self._residency.table.records[slots[i]]
+            record = table.records[slots.item(i)]
             assert record is not None, slots[i]
             self._residency.end(record)
         return failed
@@ -160,7 +162,7 @@ class Collector:
 
     def _end_scored(self, flight: Flight) -> None:
         for record in flight.scored:
-            if record.state is not State.GONE:
+            if record.state is not GONE:
                 self._end(record, LENGTH)
 
     def _end(self, record: Record, finish: int) -> None:
@@ -255,7 +257,7 @@ def _padded(values: F32 | I64, num: int) -> F32 | I64:
 
 def _count_abort(residency: Residency, record: Record) -> None:
     counts, state = residency.counts, record.state
-    counts.aborts_waiting += state is State.WAITING
-    counts.aborts_prompt += state is State.PROMPT
-    counts.aborts_decode += state is State.DECODE
-    counts.aborts_preempted += state is State.PREEMPTED
+    counts.aborts_waiting += state is WAITING
+    counts.aborts_prompt += state is PROMPT
+    counts.aborts_decode += state is DECODE
+    counts.aborts_preempted += state is PREEMPTED

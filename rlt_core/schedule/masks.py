@@ -11,7 +11,7 @@ from rlt_core.runtime.batch import I32, I64
 from rlt_core.runtime.mask_rows import MaskRows, allows_any, num_words
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest
-from rlt_core.schedule.slot_table import SlotTable
+from rlt_core.schedule.slot_table import FAR, SlotTable
 
 
 class MaskBook:
@@ -19,11 +19,12 @@ class MaskBook:
 
     A row whose mask is not there parks before its head. Where every row that is left waits for
     one, ticks would run in vain: `all_wait` tells, and the stage sleeps until a message comes.
+    new: requests whose latest mask the device has not got yet, by slot.
     """
 
     def __init__(self, table: SlotTable, vocab_size: int, max_depth: int) -> None:
         self._table, self._vocab_size, self._max_depth = table, vocab_size, max_depth
-        self._new: dict[int, Record] = {}  # by slot
+        self.new: dict[int, Record] = {}
         self._masked: set[int] = set()  # slots of masked requests
 
     def check(self, request: EngineRequest) -> None:
@@ -52,19 +53,20 @@ class MaskBook:
         """The request has a slot: the device needs its latest mask."""
         if record.mask is not None:
             self._masked.add(record.slot)
-            self._new[record.slot] = record
+            self.new[record.slot] = record
             self._table.mask_index[record.slot] = record.mask_index
 
     def leave(self, slot: int) -> None:
         """A request gives its slot back."""
+        self._table.mask_index[slot] = FAR
         self._masked.discard(slot)
-        self._new.pop(slot, None)
+        self.new.pop(slot, None)
 
     def take_new(self) -> MaskRows | None:
         """What the device has not got yet; it has now."""
-        if not self._new:
+        if not self.new:
             return None
-        new, self._new = self._new, {}
+        new, self.new = self.new, {}
         return MaskRows(
             slot=np.array(list(new), np.int64),
             index=np.array([record.mask_index for record in new.values()], np.int64),
@@ -76,7 +78,7 @@ class MaskBook:
         for a mask: then nothing comes of a tick until a mask is there."""
         # Where one of them has no masks nothing is looked at: this is asked in most ticks, and what
         # the table has in its log is written down in one go, some ticks at a time.
-        if self._new or len(self._masked) < len(slots):
+        if self.new or len(self._masked) < len(slots):
             return False
         table = self._table
         if not (table.mask_index[slots] < table.num_made(slots)).all():

@@ -20,6 +20,9 @@ class PageReserve:
 
     While the pool has plenty, rows get pages for AHEAD positions more, so that not every tick
     need look at them: while every slot could grow by as much again.
+
+    due: the tick that must look at all rows again. longest: no row that decodes has pages for more
+    positions, so none sees more; it comes down when all rows are looked at.
     """
 
     def __init__(self, table: SlotTable, pages: HostPages, rows_ahead: int = 0) -> None:
@@ -27,7 +30,7 @@ class PageReserve:
         self._table, self._pages, self._rows_ahead = table, pages, rows_ahead
         self._most_growth = len(pages.columns) * pages.plan.table_rows
         self._plenty = self._most_growth * (2 + AHEAD // pages.plan.page_size)
-        self.due = 0  # the tick that must look at all rows again
+        self.due, self.longest = 0, 1
 
     def secure(self, tick: int, num_in_flight: int) -> I64:
         """Reserve for `tick`, behind `num_in_flight` others; the slots that cannot go on.
@@ -44,8 +47,11 @@ class PageReserve:
             short = (goal > pages.page_limit).nonzero()[0]
             if not len(short) or pages.try_extend(short, goal.take(short), leaving):
                 self.due = tick + ahead + 1
+                self._look_at_limits()
                 return _NO_SLOTS
-        return self._secure_now()
+        starved = self._secure_now()
+        self._look_at_limits()
+        return starved
 
     def has_plenty(self, num_pages: int) -> bool:
         """Whether, after `num_pages` of the free ones, rows may have pages ahead."""
@@ -54,7 +60,10 @@ class PageReserve:
     def follow(self, slot: int, position: int, cap: int) -> None:
         """A slot may grow from now on, up to `cap` positions; its row enters at `position` in the
         next tick at first."""
-        if self._pages.page_limit[slot] < min(position + self._rows_ahead + AHEAD + 1, cap):
+        limit = self._pages.page_limit.item(slot)
+        if limit > self.longest:
+            self.longest = limit
+        if limit < cap and limit <= position + self._rows_ahead + AHEAD:
             self.due = 0
 
     def leaves_headroom(self, num_pages: int, num_preempted: int = 0) -> bool:
@@ -75,6 +84,10 @@ class PageReserve:
     def victim(self) -> int:
         """The slot to give up first: last in priority, then the latest arrival."""
         return int(self._table.ranked(self._table.residents())[-1])
+
+    def _look_at_limits(self) -> None:
+        limits = self._pages.page_limit[self._table.decodes]
+        self.longest = int(limits.max(initial=1))
 
     def _secure_now(self) -> I64:
         table, pages = self._table, self._pages

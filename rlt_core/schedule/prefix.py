@@ -57,9 +57,10 @@ class Prefixes:
         beside them. At least one of its positions, and every one whose logprob is wanted, is
         left to be computed."""
         chain: list[Block] = []
-        if not self.on or len(forced.tokens) <= self._size:
-            return chain, []
-        wanted = self.keys(record, forced)[: self._most(record, forced) // self._size]
+        keys = self.keys(record, forced)
+        if not keys:
+            return chain, keys
+        wanted = keys[: self._most(record, forced) // self._size]
         for key in wanted:
             block = self._pages.cache.get(key)
             if block is None:
@@ -86,11 +87,9 @@ class Prefixes:
         """The request's positions before `end` are written by the tick being built; the keys of
         blocks that can be found since."""
         most = min(end // self._size, self.num_prompt_blocks(forced))
-        have = self._pages.shared.count(record.slot)
-        if most <= have or not self.on:
-            return []
-        keys = self.keys(record, forced)[have:most]
-        self._pages.publish(record.slot, keys)
+        keys = (record.keys or [])[self._pages.shared.count(record.slot) : most]
+        if keys:
+            self._pages.publish(record.slot, keys)
         return keys
 
     def leave(self, record: Record, tokens: I32, depths: I32, *, ended: bool) -> None:

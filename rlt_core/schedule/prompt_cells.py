@@ -53,6 +53,7 @@ class PromptCells:
         # Cells lie one after the other from head to tail; nothing is written twice.
         self._buffer: I64 = np.empty((8 * num_places, NUM_PROMPT_COLUMNS), np.int64)
         self._head = self._tail = 0
+        self._ending: dict[int, list[Cell]] = {}  # cells in progress by their last tick
         # A row of the prompt's rule that has no target, emits nothing and knows no next token.
         self._common: I64 = np.zeros(NUM_PROMPT_COLUMNS, np.int64)
         self._common[[KNOWN_NEXT, TARGET]] = -1
@@ -61,13 +62,18 @@ class PromptCells:
         """Begin the cell of a request's next `size` rows; its first loop runs in `tick`."""
         start, end = record.next_start, record.next_start + size
         self.num_free -= size
-        last = tick + forced.num_loops(start, end) - 1
-        rows, common = self._append(size), self._common
+        loops = forced.loops if forced.exit_at is None else forced.num_loops(start, end)
+        last = tick + loops - 1
+        if self._tail + size > len(self._buffer):
+            self._renew()
+        rows, common = self._buffer[self._tail : self._tail + size], self._common
+        self._tail += size
         common[SLOT], common[EXIT_AT] = record.slot, forced.loops
         common[FIRST_TICK], common[LAST_TICK] = tick, last
         rows[:] = common
         rows[:, PLACE] = self._free[self.num_free : self.num_free + size]
-        rows[:, TOKEN] = forced.tokens[start:end]
+        known = forced.tokens
+        rows[:, TOKEN] = known if size == len(known) else known[start:end]
         rows[:, POSITION] = self._positions[start:end]
         if forced.exit_at is not None:
             rows[:, EXIT_AT] = forced.exit_at[start:end]
@@ -75,60 +81,62 @@ class PromptCells:
             rows[max(forced.border - start, 0) :, RULE] = 1
         if forced.target is not None:
             rows[:, TARGET] = forced.target[start:end]
-        if end == len(forced.tokens):
+        if end == len(known):
             if forced.emits:
                 rows[-1, EMIT] = 1
             else:
                 rows[-1, KNOWN_NEXT] = forced.known_next
-        self.longest = max(self.longest, end)
+        if end > self.longest:
+            self.longest = end
         record.next_start = end
-        record.newest = Cell(record, forced, rows, start, end, tick, last)
-        self.running.append(record.newest)
+        record.newest = cell = Cell(record, forced, rows, start, end, tick, last)
+        self.running.append(cell)
+        if last in self._ending:
+            self._ending[last].append(cell)
+        else:
+            self._ending[last] = [cell]
 
     def rows(self, tick: int) -> PromptRows:
         """The rows of `tick`: every cell in progress, one loop each."""
-        rows = self._buffer[self._head : self._tail]
-        starts = [0]
+        rows, at, starts = self._buffer[self._head : self._tail], 0, [0]
         for cell in self.running:
-            starts.append(starts[-1] + cell.end - cell.start)
+            at += cell.end - cell.start
+            starts.append(at)
         return PromptRows(tick=tick, columns=rows.T, cell_start=np.array(starts, np.int64))
 
     def finish(self, tick: int) -> list[Cell]:
         """The cells whose last loop runs in `tick`; their places are free for the next one."""
-        ended: list[Cell] = []
-        kept: list[Cell] = []
-        for cell in self.running:
-            (ended if cell.last == tick else kept).append(cell)
-        if ended:
-            self._remove(ended, kept)
+        ended = self._ending.pop(tick, None)
+        if ended is None:
+            return []
+        self._remove(ended)
         return ended
 
     def drop(self, record: Record) -> None:
         """Give up the cells of a request that loses its slot."""
         record.newest = None
         gone = [cell for cell in self.running if cell.record is record]
+        for cell in gone:
+            self._ending[cell.last].remove(cell)
         if gone:
-            self._remove(gone, [cell for cell in self.running if cell.record is not record])
+            self._remove(gone)
 
-    def _remove(self, gone: list[Cell], kept: list[Cell]) -> None:
+    def _remove(self, gone: list[Cell]) -> None:
         in_front = self.running[: len(gone)] == gone
-        self.running = kept
         for cell in gone:
             size = cell.end - cell.start
             self._free[self.num_free : self.num_free + size] = cell.rows[:, PLACE]
             self.num_free += size
             self._head += size
             if cell.end == self.longest:
-                self.longest = max([other.end for other in kept], default=0)
-        if not in_front:
+                self.longest = 0
+        if in_front:
+            del self.running[: len(gone)]
+        else:
+            self.running = [cell for cell in self.running if cell not in gone]
             self._renew()
-
-    def _append(self, size: int) -> I64:
-        """Room for a cell's rows behind those in progress."""
-        if self._tail + size > len(self._buffer):
-            self._renew()
-        self._tail += size
-        return self._buffer[self._tail - size : self._tail]
+        if not self.longest:
+            self.longest = max([cell.end for cell in self.running], default=0)
 
     def _renew(self) -> None:
         """A new buffer that begins with the cells in progress; ticks in flight keep the old."""

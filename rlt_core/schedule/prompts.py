@@ -27,6 +27,9 @@ class Wavefront:
 
 
 def _whole_chunk(view: PromptView, budget: int, chunk_size: int) -> int:
-    left = view.length - view.next_start
-    wanted = 1 if view.by_position else min(left, chunk_size)
+    wanted = view.length - view.next_start
+    if view.by_position:
+        wanted = 1
+    elif wanted > chunk_size:
+        wanted = chunk_size
     return wanted if wanted <= budget else 0

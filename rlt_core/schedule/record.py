@@ -34,6 +34,9 @@ class State(IntEnum):
     GONE = 4
 
 
+# `State.X` runs Python code of `enum` each time; what every tick asks uses these.
+WAITING, PROMPT, DECODE, PREEMPTED, GONE = State
+
 _NONE: I32 = np.zeros(0, np.int32)
 
 

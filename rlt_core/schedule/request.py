@@ -145,13 +145,3 @@ class TickCounts:
     swaps: int = 0
     max_wait_ticks: int = 0
     max_queue_ticks: int = 0
-
-    def queued(self, ticks: int) -> None:
-        """A request got a slot after so many ticks."""
-        if ticks > self.max_queue_ticks:
-            self.max_queue_ticks = ticks
-
-    def waited(self, ticks: int) -> None:
-        """A request advanced after so many ticks."""
-        if ticks > self.max_wait_ticks:
-            self.max_wait_ticks = ticks

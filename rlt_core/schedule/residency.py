@@ -19,7 +19,7 @@ from rlt_core.schedule.options import ModelOptions
 from rlt_core.schedule.preemption import AHEAD, PageReserve
 from rlt_core.schedule.prefix import Prefixes
 from rlt_core.schedule.prompt_cells import Cell, PromptCells
-from rlt_core.schedule.record import Record, State
+from rlt_core.schedule.record import GONE, PREEMPTED, PROMPT, WAITING, Record
 from rlt_core.schedule.request import EngineRequest, TickCounts
 from rlt_core.schedule.sharing import Sharing
 from rlt_core.schedule.slot_table import SlotTable
@@ -60,7 +60,7 @@ class Residency:
         self.waiting = WaitingQueue()
         prefixes = Prefixes(plan, kv, self.pages, on=config.prefix_cache)
         self.sharing = Sharing(prefixes, self.table, self.pages, self.counts, self.waiting.push)
-        self.trust = Trust(config.num_slots)
+        self.trust, self._guesses = Trust(config.num_slots), plan.num_lanes > 1
         self.prompts: list[Record] = []
         self.cleared: list[int] = []
         self.admitted: list[Record] = []
@@ -126,7 +126,7 @@ class Residency:
         """Give the request at the head of the queue a slot and the pages of its prompt, or let it
         stand aside while another writes what it begins with; False, and nothing happens, where
         there are no pages or residents could not grow afterwards."""
-        forced, first = record.forced, record.state is State.WAITING
+        forced, first = record.forced, record.state is WAITING
         if forced is None:
             forced = record.forced = self._forced(record)
         swapped = record.swapped is not None
@@ -139,7 +139,9 @@ class Residency:
         rows = record.pages_prompt if has_prompt else record.pages_kept
         positions = _cover(record, forced, swapped=swapped)
         # Where planes are dropped after the prompt, what comes then costs less then.
-        ahead = positions if drops else min(positions + AHEAD, record.need)
+        ahead = positions if drops else positions + AHEAD
+        if ahead > record.need:
+            ahead = record.need
         size = self.config.page_size
         # Cached pages that nobody uses count as free, until now.
         idle = _num_idle(chain) - len(chain) * rows if chain else 0
@@ -149,18 +151,20 @@ class Residency:
             -(-positions // size) * rows + idle, record.num_preempted
         ):
             return False
-        if record.state is State.WAITING:
+        if record.state is WAITING:
             self.queue_times.ended(record.arrived)
         self.table.take(record)
         if record.mask is not None:
             self.masks.place(record)
         loops = record.request.loops
         self.pages.admit(record.slot, loops, positions, has_prompt=has_prompt, chain=chain)
-        self.counts.queued(tick - record.moved)
+        if (ticks := tick - record.moved) > self.counts.max_queue_ticks:
+            self.counts.max_queue_ticks = ticks
         record.moved, record.next_start = tick, len(chain) * size
         self.sharing.placed(record, forced, first=first)
         self.admitted.append(record)
-        record.params[1][0, TRUST] = self.trust.admit(record.slot)
+        if self._guesses:
+            record.params[1][0, TRUST] = self.trust.admit(record.slot)
         if swapped:
             self._bring_back(record, len(chain))
         else:
@@ -205,7 +209,7 @@ class Residency:
         if self.swapping.leave(record):
             self.counts.swaps += 1
         self._retire(record, ended=False)
-        record.state, record.not_before = State.PREEMPTED, not_before
+        record.state, record.not_before = PREEMPTED, not_before
         self.waiting.push(record)
         record.num_preempted += 1
         self.counts.preemptions += 1
@@ -222,7 +226,7 @@ class Residency:
             self.swapping.forget(record)
         if record.tables:
             self.options.tables.release(record.tables)
-        record.state = State.GONE
+        record.state = GONE
         del self.records[record.request.request_id], self.by_serial[record.serial]
 
     def withdraw(self, record: Record) -> None:
@@ -252,17 +256,18 @@ class Residency:
     def _retire(self, record: Record, *, ended: bool) -> None:
         slot = record.slot
         self.sharing.leave(record, ended=ended)
-        if record.state is State.PROMPT:
+        if record.state is PROMPT:
             self.cells.drop(record)
             self.prompts = [other for other in self.prompts if other is not record]
-        if record in self.admitted:
+        if self.admitted and record in self.admitted:
             self.admitted.remove(record)
         self.table.release(record)
         if record.mask is not None:
             self.masks.leave(slot)
         self.pages.free(slot, ended=ended)
         self.cleared.append(slot)
-        self.trust.value[slot] = 0
+        if self._guesses:
+            self.trust.value[slot] = 0
         record.forced = record.keys = None
 
 
@@ -277,6 +282,5 @@ def _cover(record: Record, forced: Forced, *, swapped: bool) -> int:
     """
     if forced.rules.drops and forced.border and not swapped:
         return min(forced.border, record.need)
-    if record.request.kind == "score":
-        return record.need
-    return min(forced.border + max(len(record.tokens), 1), record.need)
+    positions = forced.border + (len(record.tokens) or 1)
+    return record.need if positions > record.need or record.request.kind == "score" else positions

@@ -25,9 +25,9 @@ from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.batch import (
-    FIRST_TICK,
     I32,
     I64,
+    NO_ROWS,
     EngineConfig,
     PromptRows,
     TickInput,
@@ -41,6 +41,8 @@ from rlt_core.schedule.residency import Residency
 from rlt_core.schedule.slot_params import ParamBuilder
 from rlt_core.schedule.stats import EngineStats
 from rlt_core.schedule.traffic import Traffic
+
+_NO_SLOTS: I64 = np.zeros(0, np.int64)
 
 
 class Scheduler:
@@ -58,7 +60,6 @@ class Scheduler:
         self._flights: deque[Flight] = deque()
         self._all_slots = np.arange(config.num_slots)
         self._tick = 0
-        self._longest, self._chunks = 1, 1
         # What the last view was made of.
         self._seen: tuple[int, int, int, float] | None = None
         self._num_lanes, self._row_cost = max(plan.num_lanes, 1), 0.0
@@ -134,9 +135,10 @@ class Scheduler:
             return None
         starved = self._tick >= self._residency.reserve.due and self._secure_pages()
         plan = self._strategy.plan(self._view())
-        if not starved:
+        if plan.num_admissions and not starved:
             self._admit(plan.num_admissions)
-        self._starter.start(plan.prompt_rows, self._tick)
+        if self._residency.prompts:
+            self._starter.start(plan.prompt_rows, self._tick)
         return self._build(plan)
 
     def apply(self, out: TickOutput) -> Events:
@@ -163,8 +165,8 @@ class Scheduler:
     def _admit(self, most: int) -> None:
         residency = self._residency
         oldest_in_flight = self._flights[0].tick if self._flights else self._tick
-        for _ in range(min(most, len(residency.table.free))):
-            record = residency.waiting.head()
+        for _ in range(most):
+            record = residency.waiting.head() if residency.table.free else None
             # A preempted request's last outputs may still be in flight.
             if record is None or record.not_before >= oldest_in_flight:
                 return
@@ -174,7 +176,7 @@ class Scheduler:
 
     def _build(self, plan: StrategyPlan) -> TickInput | None:
         residency, table = self._residency, self._residency.table
-        decode = every = table.decodes.nonzero()[0]
+        decode = every = table.decoding()
         if len(decode) > plan.decode_rows:
             decode = self._next_in_turn(decode, plan.decode_rows)
         cells = residency.cells.running
@@ -182,33 +184,32 @@ class Scheduler:
             self._sleeps = len(decode) > 0 and residency.masks.all_wait(every, self._tick)
             if not len(decode) or self._sleeps:
                 return None
-        rows = residency.cells.rows(self._tick)
-        num_chunks = self._num_chunks(decode)
-        flight = Flight(tick=self._tick, owner=table.owner)
+        pages, number = residency.pages, self._tick
         # Before the planes of prompts that end here are dropped: this tick still reads them.
-        changes, freed = residency.pages.take_changes(), residency.pages.take_freed()
-        admitted = self._params.build(residency.admitted) if residency.admitted else None
-        swapped_out, resumed = residency.swapping.take()
+        table_at, table_page = pages.take_changes()
         tick = TickInput(
-            tick=self._tick,
+            tick=number,
             decode_slots=decode,
-            page_limit=residency.pages.page_limit.copy(),
-            admitted=admitted,
-            cleared=self._slots(residency.cleared),
-            table_at=changes[0],
-            table_page=changes[1],
-            freed_pages=freed,
-            prompt=rows,
-            num_chunks=num_chunks,
+            page_limit=pages.page_limit.copy(),
+            admitted=self._params.build(residency.admitted) if residency.admitted else None,
+            cleared=self._slots(residency.cleared) if residency.cleared else _NO_SLOTS,
+            table_at=table_at,
+            table_page=table_page,
+            freed_pages=pages.take_freed(),
+            prompt=residency.cells.rows(number) if cells else NO_ROWS,
+            num_chunks=-(-max(residency.reserve.longest, residency.cells.longest) // CHUNK_KEYS),
             least_acceptance=int(1000 * plan.least_acceptance),
-            masks=residency.masks.take_new(),
-            swapped_out=swapped_out,
-            resumed=resumed,
         )
+        if residency.masks.new:
+            tick.masks = residency.masks.take_new()
+        if residency.swapping.out or residency.swapping.back:
+            tick.swapped_out, tick.resumed = residency.swapping.take()
+        flight = Flight(tick=number, owner=table.owner)
         residency.cleared, residency.admitted = [], []
         residency.counts.ticks += 1
-        residency.counts.prompt_with_decode += len(decode) > 0 and len(cells) > 0
-        self._end_cells(rows, flight)
+        if cells:
+            residency.counts.prompt_with_decode += len(decode) > 0
+            self._end_cells(tick.prompt, flight)
         self._flights.append(flight)
         self._tick += 1
         return tick
@@ -224,8 +225,8 @@ class Scheduler:
         residency, tick = self._residency, self._tick
         has_targets = False
         for cell in residency.cells.finish(tick):
-            num_rows, num_loops = cell.end - cell.start, tick + 1 - int(cell.rows[0, FIRST_TICK])
-            residency.cell_loops[num_loops - 1] += num_rows
+            num_loops = tick + 1 - cell.first
+            residency.cell_loops[num_loops - 1] += cell.end - cell.start
             has_targets |= cell.forced.target is not None
             if not residency.cell_ended(cell, tick):
                 continue
@@ -244,22 +245,6 @@ class Scheduler:
         """Those that advanced longest ago, so that every row gets its turn."""
         oldest = np.argsort(self._residency.table.moved(slots), kind="stable")[:most]
         return np.sort(slots[oldest])
-
-    def _num_chunks(self, decode: I64) -> int:
-        """Chunks of keys that cover every row."""
-        # A decode row moves one position a tick at most, so a bound need not look at every row
-        # until it reaches the next chunk, or may have come down.
-        self._longest = max(self._longest + 1, self._residency.cells.longest)
-        if self._longest > self._chunks * CHUNK_KEYS or self._tick % 64 == 0:
-            self._longest = max(self._residency.cells.longest, self._longest_decode(decode))
-            self._chunks = -(-self._longest // CHUNK_KEYS)
-        return self._chunks
-
-    def _longest_decode(self, decode: I64) -> int:
-        if not len(decode):
-            return 1
-        # No row runs at a position without a page, and pages are reserved just ahead.
-        return int(np.maximum.reduce(self._residency.pages.page_limit.take(decode)))
 
     def _view(self) -> StrategyView:
         residency = self._residency

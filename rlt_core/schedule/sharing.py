@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from rlt_core.kv.pages import HostPages
 from rlt_core.kv.prefix import Block
 from rlt_core.schedule.forced import Forced
 from rlt_core.schedule.prefix import Prefixes
-from rlt_core.schedule.record import Record, State
+from rlt_core.schedule.record import DECODE, WAITING, Record
 from rlt_core.schedule.request import TickCounts
 from rlt_core.schedule.siblings import Siblings
 from rlt_core.schedule.slot_table import SlotTable
@@ -31,6 +32,9 @@ class Sharing:
         self._prefixes, self._table, self._pages = prefixes, table, pages
         self._counts, self._wake_one = counts, wake
         self._siblings = Siblings()
+        self._size = pages.plan.page_size
+        # Requests of fewer positions fill no page.
+        self._least = self._size if prefixes.on else sys.maxsize
         self.told: list[tuple[int, int]] = []
 
     @property
@@ -42,11 +46,10 @@ class Sharing:
         """The blocks that a request begins with; None where it leaves the queue to wait for blocks
         that residents are about to write. A swapped request whose planes were dropped takes all
         its pages from the host: blocks have the prompt's planes."""
-        if record.swapped is not None and forced.rules.drops:
+        if len(forced.tokens) < self._least or (record.swapped is not None and forced.rules.drops):
             return []
         chain, lacks = self._prefixes.find(record, forced)
-        aside = lacks and record.state is State.WAITING
-        if aside and self._siblings.stands_aside(record, lacks):
+        if lacks and record.state is WAITING and self._siblings.stands_aside(record, lacks):
             self._counts.stood_aside += 1
             return None
         return chain
@@ -64,23 +67,25 @@ class Sharing:
 
     def cell_ended(self, record: Record, forced: Forced, end: int) -> None:
         """Positions before `end` are written by the tick being built."""
-        keys = self._prefixes.prompt_done(record, forced, end)
-        if keys:
+        # `find` has made its keys: where there are none it fills no whole page.
+        if record.keys and (keys := self._prefixes.prompt_done(record, forced, end)):
             self._wake(self._siblings.ends(record, keys))
 
     def leave(self, record: Record, *, ended: bool) -> None:
         """A resident is about to lose its slot: publish what it wrote. Of a preempted one tokens
         and depths are saved already."""
-        if record.forced is not None and record.keys:
+        if not self._prefixes.on:
+            return
+        if record.keys and record.forced is not None:
             self._wake(self._siblings.ends(record, self._to_write(record, record.forced)))
-        if not self._prefixes.on or record.state is not State.DECODE:
+        if record.state is not DECODE:
             return
         if not ended:
             self._prefixes.leave(record, record.tokens, record.depths, ended=False)
             return
         # Of its outputs the next page to be published has the first so many.
-        size = self._pages.plan.page_size
-        num = (self._pages.shared.count(record.slot) + 1) * size - len(record.request.prompt)
+        blocks = self._pages.shared.count(record.slot)
+        num = (blocks + 1) * self._size - len(record.request.prompt)
         if self._prefixes.keeps_early or not self._table.left_early(record, num):
             self._prefixes.leave(record, *self._table.outputs(record), ended=True)
 

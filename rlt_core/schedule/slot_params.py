@@ -27,26 +27,28 @@ class ParamBuilder:
         """Records that have just got their slots, in the order of the arrays' entries."""
         ints, floats, prompts, outputs, has_bias = [], [], [], [], False
         for record in records:
-            row = record.params
-            row[0][0, 0] = record.slot
-            ints.append(row[0])
-            floats.append(row[1])
+            of_ints, of_floats = record.params
+            of_ints[0, 0] = record.slot
+            ints.append(of_ints)
+            floats.append(of_floats)
             prompts.append(record.request.prompt)
             outputs.append(record.tokens)
-            has_bias = has_bias or bool(record.request.logit_bias)
-        bias_ids, bias_values = _bias(records) if has_bias else (None, None)
+            if record.request.logit_bias:
+                has_bias = True
         alone = len(records) == 1
-        return SlotParams(
+        made = SlotParams(
             ints=ints[0] if alone else np.concatenate(ints),
             floats=floats[0] if alone else np.concatenate(floats),
-            bias_ids=bias_ids,
-            bias_values=bias_values,
             params=self._params(records) if self._scalars else {},
             trace=self._traces(records) if self._has_trace else None,
             prompt_tokens=prompts,
             output_tokens=outputs,
-            options=self._options.columns(records) if self._options.declared else None,
         )
+        if has_bias:
+            made.bias_ids, made.bias_values = _bias(records)
+        if self._options.declared:
+            made.options = self._options.columns(records)
+        return made
 
     def _params(self, records: Sequence[Record]) -> dict[str, F32]:
         return {name: self._scalar(name, records) for name in self._scalars}

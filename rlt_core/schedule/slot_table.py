@@ -7,11 +7,11 @@ from collections import deque
 import numpy as np
 
 from rlt_core.runtime.batch import B8, I32, I64
-from rlt_core.schedule.record import Record, State
+from rlt_core.schedule.record import DECODE, PROMPT, Record
 from rlt_core.schedule.request import TickCounts
 
 NOBODY = -1
-_FAR = 1 << 40
+FAR = 1 << 40  # no position, and no output's number, is as large
 # Of about four ticks: twice as long is no quicker on the whole, and its burst shows in the p99.
 _LONGEST_LOG = 8
 
@@ -32,12 +32,13 @@ class SlotTable:
 
         self.owner, self.request_id = ints(NOBODY), ints(NOBODY)
         self.priority, self.cap, self.need = ints(), ints(), ints()
-        self.mask_index = ints(_FAR)
+        self.mask_index = ints(FAR)
         self.decodes: B8 = np.zeros(num_slots, np.bool_)
+        self._decoding: I64 | None = None  # `decoding`, until it changes
         self.records: list[Record | None] = [None] * num_slots
         # Of slots that decode: the tick of the last advance; where the next output goes in the
         # flat outputs; from there to the position of the next input.
-        self._moved, self._cursor, self._ahead = ints(), ints(), ints(_FAR)
+        self._moved, self._cursor, self._ahead = ints(), ints(), ints(FAR)
         self._tokens: I32 = np.zeros(num_slots * max_len, np.int32)
         self._depths: I32 = np.zeros(num_slots * max_len, np.int32)
         # What came last waits here until somebody looks, in order: (slots, outputs, tick), or
@@ -51,7 +52,7 @@ class SlotTable:
     def take(self, record: Record) -> None:
         """Give a request the slot that has been free longest."""
         slot = self.free.popleft()
-        record.slot, record.state = slot, State.PROMPT
+        record.slot, record.state = slot, PROMPT
         self.owner[slot], self.request_id[slot] = record.serial, record.request.request_id
         self.priority[slot], self.need[slot] = record.rank[0], record.need
         self.records[slot] = record
@@ -61,22 +62,34 @@ class SlotTable:
 
     def begin_decode(self, record: Record, position: int) -> None:
         """Its prompt (or replay) is done once the tick being built has run."""
-        slot, made, record.state = record.slot, len(record.tokens), State.DECODE
-        cursor = slot * self._max_len + made
-        if made:
-            # The slot's former owner may have outputs in the log, which would go over these.
-            self.settle()
-            self._tokens[cursor - made : cursor] = record.tokens
-            self._depths[cursor - made : cursor] = record.depths
-        self.decodes[slot], self.cap[slot] = True, record.need
-        # `put` moves it on by one; a resumed row's input is known already.
-        self._ahead[slot] = position - cursor - (not made)
+        slot, record.state = record.slot, DECODE
+        cursor = slot * self._max_len
+        # The first output moves it on by one; a resumed row's input is known already.
+        ahead = position - cursor - 1
+        if made := len(record.tokens):
+            cursor, ahead = self._restore(record, cursor), position - cursor - made
+        self.decodes[slot], self.cap[slot], self._ahead[slot] = True, record.need, ahead
+        self._decoding = None
         self._log.append((slot, cursor, record.moved))
         self._begun[slot] = self._num_settles
 
+    def _restore(self, record: Record, start: int) -> int:
+        """Write down the outputs that a resumed request has; where its next one goes."""
+        # The slot's former owner may have outputs in the log, which would go over these.
+        self.settle()
+        end = start + len(record.tokens)
+        self._tokens[start:end], self._depths[start:end] = record.tokens, record.depths
+        return end
+
+    def decoding(self) -> I64:
+        """The slots that decode, in order; ticks in flight keep the array."""
+        if self._decoding is None:
+            self._decoding = self.decodes.nonzero()[0]
+        return self._decoding
+
     def save(self, record: Record) -> None:
         """The record keeps its outputs so far, for a resume in another slot."""
-        if record.state is not State.DECODE:
+        if record.state is not DECODE:
             return
         tokens, depths = self.outputs(record)
         record.tokens, record.depths = tokens.copy(), depths.copy()
@@ -93,12 +106,11 @@ class SlotTable:
         below full depth. Only what is written down counts: to settle for one costs more."""
         slot, loops = record.slot, record.request.loops
         start = slot * self._max_len + 1
-        end = min(self._cursor.item(slot), start + most)
-        if self._begun[slot] == self._num_settles or end <= start:
+        if self._begun[slot] == self._num_settles:
             return False
-        # A page of outputs at most: a list costs a fifth of a reduction.
-        lowest: int = min(self._depths[start:end].tolist())
-        return lowest < loops
+        depths = self._depths[start : min(self._cursor.item(slot), start + most)]
+        # A place is found in a fifth of the time of a reduction.
+        return len(depths) > 0 and depths.item(depths.argmin()) < loops
 
     def keep_owners(self) -> None:
         """A request is about to lose its slot before its end: what comes of ticks in flight may be
@@ -109,7 +121,7 @@ class SlotTable:
         """Take the slot back."""
         slot, record.slot = record.slot, -1
         self.owner[slot], self.decodes[slot], self.records[slot] = NOBODY, False, None
-        self.cap[slot], self._ahead[slot], self.mask_index[slot] = 0, _FAR, _FAR
+        self.cap[slot], self._ahead[slot], self._decoding = 0, FAR, None
         self.free.append(slot)
 
     def positions(self) -> I64:
@@ -137,29 +149,27 @@ class SlotTable:
 
     def settle(self) -> None:
         """Write down what is in the log."""
-        log, self._log = self._log, []
+        log, self._log, counts = self._log, [], self._counts
         self._num_settles += 1
         at, made = [], []
         for slots, outputs, tick in log:
             if isinstance(slots, int):
                 self._cursor[slots], self._moved[slots] = outputs, tick
             elif len(slots):
-                at.append(self._advance(slots, tick))
+                before = self._moved[slots]
+                # A fifth of what a reduction costs.
+                wait = tick - before.item(before.argmin())
+                if wait > counts.max_wait_ticks:
+                    counts.max_wait_ticks = wait
+                self._moved[slots] = tick
+                where = self._cursor[slots]
+                self._cursor[slots] = where + 1
+                at.append(where)
                 made.append(outputs)
         if at:
             # In the order of the ticks: a slot's later owner writes over the earlier one.
             flat = np.concatenate(at)
             self._tokens[flat], self._depths[flat] = np.concatenate(made, 1, dtype=np.int32)
-
-    def _advance(self, slots: I64, tick: int) -> I64:
-        """These slots gave an output in `tick`; where in the flat outputs it goes."""
-        before = self._moved.take(slots)
-        # A fifth of what a reduction costs.
-        self._counts.waited(tick - int(before[before.argmin()]))
-        self._moved[slots] = tick
-        at: I64 = self._cursor.take(slots)
-        self._cursor[slots] = at + 1
-        return at
 
     def ranked(self, slots: I64) -> I64:
         """The slots, the first to be served first: by priority, then arrival."""

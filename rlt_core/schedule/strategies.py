@@ -74,7 +74,8 @@ def _enough_guess(view: StrategyView, least: float) -> bool:
 
 
 def _everything(view: StrategyView, least_acceptance: float = 0.0) -> StrategyPlan:
-    admissions = min(view.num_free_slots, view.num_waiting)
+    free, waiting = view.num_free_slots, view.num_waiting
+    admissions = free if free < waiting else waiting
     return _plan(admissions, view.max_tick_tokens, view.num_slots, least_acceptance)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlt_core.kv.pages import HostPages
 from rlt_core.kv.swap import SwapSpace
 from rlt_core.runtime.batch import PageCopy, Resumed
-from rlt_core.schedule.record import Record, State, Swapped
+from rlt_core.schedule.record import DECODE, Record, Swapped
 
 
 class Swapping:
@@ -34,7 +34,7 @@ class Swapping:
 
         Ticks in flight may still commit positions: their pages go along.
         """
-        if not self._on or record.chains or record.state is not State.DECODE:
+        if not self._on or record.chains or record.state is not DECODE:
             return False
         known = len(record.request.prompt) + len(record.tokens) + self._ahead
         columns = min(-(-known // self._size), int(self._pages.columns[record.slot]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from rlt_core.schedule.record import Record, State
+from rlt_core.schedule.record import GONE, Record
 
 
 class WaitingQueue:
@@ -24,7 +24,7 @@ class WaitingQueue:
     def head(self) -> Record | None:
         """The next request, left in place."""
         # Those that were withdrawn stay in the heap until they come up.
-        while self._heap and self._heap[0][1].state is State.GONE:
+        while self._heap and self._heap[0][1].state is GONE:
             heapq.heappop(self._heap)
         return self._heap[0][1] if self._heap else None
 
