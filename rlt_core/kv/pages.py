@@ -150,10 +150,10 @@ class HostPages:
     def try_extend(self, slots: I64, to_positions: I64, leaving: int = 0) -> bool:
         """`try_grow` of slots that all lack pages; False also when fewer than `leaving` free pages
         would be left."""
-        start, stop = self.columns.take(slots), self.columns_needed(to_positions)
+        start, stop = self.columns[slots], self.columns_needed(to_positions)
         if (most := int(stop[stop.argmax()])) > self.pages_per_row:
             raise self._too_wide(most)
-        flat = self._index.entries(slots, start, stop, self._kind.take(slots))
+        flat = self._index.entries(slots, start, stop, self._kind[slots])
         if len(flat) > self.num_free - leaving:
             return False
         self._flat_table[flat] = self._free.pop(len(flat))

@@ -38,18 +38,19 @@ class TableIndex:
         self._offsets = np.arange(self._slot_entries).reshape(-1, pages_per_row)
         self._known_offsets: dict[tuple[int, int, int], I64] = {}
         self.num_rows: I64 = self._has_row.sum(1)
+        self._num_rows: list[int] = self.num_rows.tolist()
 
     def entries(self, slots: I64, start: I64, stop: I64, kind: I64) -> I64:
         """Flat table indices of the rows of each slot's kind, columns start to stop."""
-        base = (self._base[slots] + start)[:, None] + self._rows.take(kind, 0)
-        has_row, width = self._has_row.take(kind, 0), stop - start
-        most = int(np.maximum.reduce(width, initial=0))
-        if not np.count_nonzero(width != most):
-            base = base[has_row]
-            return base if most == 1 else (base[:, None] + np.arange(most)).ravel()
-        columns = np.arange(most)
+        first, width = (self._base[slots] + start)[:, None], stop - start
+        (least, most), (lowest, highest) = _extremes(width), _extremes(kind)
+        if lowest == highest and most == 1 == least:
+            # The usual case: all are of one kind and get one column more.
+            one: I64 = (first + self._rows[lowest, : self._num_rows[lowest]]).ravel()
+            return one
+        columns, has_row = np.arange(most), self._has_row[kind]
         wanted = has_row[:, :, None] & (columns < width[:, None])[:, None]
-        return (base[:, :, None] + columns)[wanted]
+        return ((first + self._rows[kind])[:, :, None] + columns)[wanted]
 
     def offsets(self, kind: int, columns: int, start: int = 0) -> I64:
         """Indices of the columns from `start` of a kind's rows in one slot's table."""
@@ -66,3 +67,8 @@ class TableIndex:
         offsets, ids = self.offsets(kind, columns, start), self._ids
         flat: I64 = offsets + slot * self._slot_entries if ids is None else ids[slot][offsets]
         return flat
+
+
+def _extremes(values: I64) -> tuple[int, int]:
+    """The least and the largest; a place is found in a fifth of the time of a reduction."""
+    return values.item(values.argmin()), values.item(values.argmax())

@@ -45,7 +45,7 @@ class PageReserve:
             most = num_in_flight + 1 + self._rows_ahead + ahead
             goal = np.minimum(positions + most, self._table.cap)
             short = (goal > pages.page_limit).nonzero()[0]
-            if not len(short) or pages.try_extend(short, goal.take(short), leaving):
+            if not len(short) or pages.try_extend(short, goal[short], leaving):
                 self.due = tick + ahead + 1
                 self._look_at_limits()
                 return _NO_SLOTS
@@ -86,8 +86,8 @@ class PageReserve:
         return int(self._table.ranked(self._table.residents())[-1])
 
     def _look_at_limits(self) -> None:
-        limits = self._pages.page_limit[self._table.decodes]
-        self.longest = int(limits.max(initial=1))
+        limits = self._pages.page_limit[self._table.decoding()]
+        self.longest = limits.item(limits.argmax()) if len(limits) else 1
 
     def _secure_now(self) -> I64:
         table, pages = self._table, self._pages

@@ -77,9 +77,18 @@ class Residency:
         # Rows of prompt cells by the loops that they took, less 1.
         self.cell_loops = [0] * plan.max_depth
 
+    def all_counts(self) -> TickCounts:
+        """`counts`, with those that follow from others and are not kept in every tick."""
+        counts, table = self.counts, self.table
+        table.settle()
+        counts.slots_reused = max(table.num_taken - self.config.num_slots, 0)
+        counts.cache_queries = table.num_taken if self.config.prefix_cache else 0
+        counts.cache_evictions = self.pages.cache.evictions
+        return counts
+
     def stats(self) -> EngineStats:
         """Gauges and counters; row_loops are those of prompt rows alone."""
-        counts, pages, num_slots = self.counts, self.pages, self.config.num_slots
+        counts, pages, num_slots = self.all_counts(), self.pages, self.config.num_slots
         return EngineStats(
             slots_used=num_slots - len(self.table.free),
             num_slots=num_slots,
@@ -161,7 +170,8 @@ class Residency:
         if (ticks := tick - record.moved) > self.counts.max_queue_ticks:
             self.counts.max_queue_ticks = ticks
         record.moved, record.next_start = tick, len(chain) * size
-        self.sharing.placed(record, forced, first=first)
+        if record.keys:
+            self.sharing.placed(record, forced, first=first)
         self.admitted.append(record)
         if self._guesses:
             record.params[1][0, TRUST] = self.trust.admit(record.slot)
@@ -180,24 +190,25 @@ class Residency:
 
     def cell_ended(self, cell: Cell, tick: int) -> bool:
         """A cell's last loop is in `tick`; True when its request has no more."""
-        record, forced, length = cell.record, cell.forced, len(cell.forced.tokens)
+        record, forced, end, length = cell.record, cell.forced, cell.end, len(cell.forced.tokens)
         record.moved = tick
         if record.newest is cell:
             record.newest = None
-        self.sharing.cell_ended(record, forced, cell.end)
-        if forced.rules.drops and cell.end == forced.border:
+        if record.keys:
+            self.sharing.cell_ended(record, forced, end)
+        if forced.rules.drops and end == forced.border:
             self.pages.drop_planes(record.slot)
             self.table.cap[record.slot] = length
             self.reserve.follow(record.slot, length, length)
-        if cell.end < length:
+        if end < length:
             self.counts.split_prompts += cell.start == 0
             if not self.overlaps:
                 self.prompts.append(record)
             return False
         record.forced = None
         if record.request.kind == "generate":
-            self.table.begin_decode(record, position=cell.end)
-            self.reserve.follow(record.slot, cell.end, record.need)
+            self.table.begin_decode(record, position=end)
+            self.reserve.follow(record.slot, end, record.need)
         return True
 
     def preempt(self, slot: int, not_before: int) -> None:

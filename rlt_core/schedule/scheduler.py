@@ -71,10 +71,7 @@ class Scheduler:
     @property
     def counts(self) -> TickCounts:
         """What the run contained so far."""
-        counts = self._residency.counts
-        self._residency.table.settle()
-        counts.cache_evictions = self._residency.pages.cache.evictions
-        return counts
+        return self._residency.all_counts()
 
     @property
     def records(self) -> Mapping[int, Record]:
@@ -225,17 +222,16 @@ class Scheduler:
         residency, tick = self._residency, self._tick
         has_targets = False
         for cell in residency.cells.finish(tick):
-            num_loops = tick + 1 - cell.first
-            residency.cell_loops[num_loops - 1] += cell.end - cell.start
-            has_targets |= cell.forced.target is not None
-            if not residency.cell_ended(cell, tick):
-                continue
-            if cell.record.request.kind == "score":
-                flight.scored.append(cell.record)
-            else:
-                flight.num_firsts += cell.forced.emits
-                # The row that emits is counted with the outputs.
-                residency.cell_loops[num_loops - 1] -= cell.forced.emits
+            num_rows = cell.end - cell.start
+            if cell.forced.target is not None:
+                has_targets = True
+            if residency.cell_ended(cell, tick):
+                if cell.record.request.kind == "score":
+                    flight.scored.append(cell.record)
+                elif cell.forced.emits:
+                    flight.num_firsts += 1
+                    num_rows -= 1  # the row that emits is counted with the outputs
+            residency.cell_loops[tick - cell.first] += num_rows
         if has_targets:
             scored = (rows.last & (rows.target >= 0)).nonzero()[0]
             if len(scored):

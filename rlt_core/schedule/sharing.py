@@ -55,20 +55,19 @@ class Sharing:
         return chain
 
     def placed(self, record: Record, forced: Forced, *, first: bool) -> None:
-        """A request has its slot and begins at record.next_start; first: it never had one."""
-        self._counts.cache_queries += self._prefixes.on
+        """A request with keys has its slot and begins at record.next_start; first: it never had
+        one."""
         if record.next_start:
             self._counts.cache_hits += 1
             self._counts.cached_positions += record.next_start
             if first:
                 self.told.append((record.request.request_id, record.next_start))
-        if record.keys and record.swapped is None:
+        if record.swapped is None:
             self._siblings.begins(record, self._to_write(record, forced))
 
     def cell_ended(self, record: Record, forced: Forced, end: int) -> None:
-        """Positions before `end` are written by the tick being built."""
-        # `find` has made its keys: where there are none it fills no whole page.
-        if record.keys and (keys := self._prefixes.prompt_done(record, forced, end)):
+        """Positions before `end` of a request that has keys are written by the tick being built."""
+        if keys := self._prefixes.prompt_done(record, forced, end):
             self._wake(self._siblings.ends(record, keys))
 
     def leave(self, record: Record, *, ended: bool) -> None:

@@ -23,7 +23,7 @@ class SlotTable:
     (see `keep_owners`). decodes: its prompt is done. cap: positions
     that may get pages now: in a prompt 0 (admission gave them) or what its next cells need; then
     `need`, the positions whose KV it may ever hold. mask_index: the output that the latest mask is
-    for; far away where the request has no masks.
+    for; far away where the request has no masks. num_taken: slots given so far.
     """
 
     def __init__(self, num_slots: int, max_len: int, counts: TickCounts) -> None:
@@ -47,7 +47,7 @@ class SlotTable:
         self._log: list[tuple[I64, I64, int] | tuple[int, int, int]] = []
         self._counts, self._max_len = counts, max_len
         self.free = deque(range(num_slots))  # the one that has been free longest comes first
-        self._num_taken = 0
+        self.num_taken = 0
 
     def take(self, record: Record) -> None:
         """Give a request the slot that has been free longest."""
@@ -56,9 +56,7 @@ class SlotTable:
         self.owner[slot], self.request_id[slot] = record.serial, record.request.request_id
         self.priority[slot], self.need[slot] = record.rank[0], record.need
         self.records[slot] = record
-        # Those that had no owner yet come first.
-        self._counts.slots_reused += self._num_taken >= len(self.records)
-        self._num_taken += 1
+        self.num_taken += 1
 
     def begin_decode(self, record: Record, position: int) -> None:
         """Its prompt (or replay) is done once the tick being built has run."""
