@@ -137,6 +137,18 @@ class Counted:
         return out
 
 
+def counted(built: Built) -> Counted:
+    """The engine with products that leave rows unwritten; its `linear`. Before a capture."""
+    program = built.executor.program
+    ops = program.services.ops
+    linear, gated = Counted(ops.linear), Counted(ops.linear_silu_mul)
+    both: dict[str, Any] = {"linear": linear, "linear_silu_mul": gated}
+    limited = replace(ops, counted=frozenset(both), **both)
+    program.services = replace(program.services, ops=limited)
+    program.counts_entering = True
+    return linear
+
+
 @pytest.mark.parametrize("strategy", ["refill", "pipeline"])
 def test_padding_is_left_out_of_products(strategy: str) -> None:
     """Padding that is computed: 2048 prompt rows and one of padding take a row tile more on a GPU,
@@ -145,13 +157,7 @@ def test_padding_is_left_out_of_products(strategy: str) -> None:
     setup = Setup(model="ouro_b", policy="gate", strategy=strategy, num_slots=3, chunk_size=7)
     wanted = run_together(build(setup), requests(setup))
     built = build(setup)
-    program = built.executor.program
-    ops = program.services.ops
-    linear: Any = Counted(ops.linear)
-    gated: Any = Counted(ops.linear_silu_mul)
-    names = frozenset({"linear", "linear_silu_mul"})
-    limited = replace(ops, linear=linear, linear_silu_mul=gated, counted=names)
-    program.services = replace(program.services, ops=limited)
+    linear = counted(built)
     built, ran = captured(built)
     found = run_together(built, requests(setup))
     assert {id_: same(found[id_], wanted[id_]) for id_ in wanted} == dict.fromkeys(wanted, True)
@@ -161,6 +167,22 @@ def test_padding_is_left_out_of_products(strategy: str) -> None:
     if strategy == "refill":
         # nothing but prompt rows: the first prompts have no decode rows beside them
         assert 1 + 7 + 7 in {num for num, _ in seen}
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_prelude_is_left_out_where_nobody_enters(captures: bool) -> None:
+    """Guards prelude layers that run for rows that are past them, in every loop; and rows that
+    enter and are left out, as the last one of a tick."""
+    setup = Setup(model="tiny_b", policy="gate", num_slots=3, chunk_size=7)
+    wanted = run_together(build(setup), requests(setup))
+    built = build(setup)
+    linear = counted(built)
+    if captures:
+        built, _ = captured(built)
+    found = run_together(built, requests(setup))
+    assert {id_: same(found[id_], wanted[id_]) for id_ in wanted} == dict.fromkeys(wanted, True)
+    assert 0 in {num for num, _ in linear.seen}
+    assert any(0 < num < rows for num, rows in linear.seen)
 
 
 def test_scores_and_replays_run_eagerly() -> None:

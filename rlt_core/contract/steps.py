@@ -128,6 +128,15 @@ class FillPlanes(Protocol):
         ...
 
 
+class RandomBits(Protocol):
+    """What LoopContext.random_bits draws with (OpSpec with op="random_bits")."""
+
+    def __call__(self, seed: Tensor, position: Tensor, purpose: int, count: int) -> Tensor:
+        """int64 [R, count] holding uint32, for keys seed and counters position int64 [R]: number t
+        is word t % 4 of Philox-4x32-10 of (position, purpose, t // 4, 0)."""
+        ...
+
+
 class RowSteps(Protocol):
     """What ticks of every kind do with their rows."""
 

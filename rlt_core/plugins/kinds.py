@@ -60,7 +60,7 @@ OPERATORS = (
 )
 # Those that a plan may do without: the runtime has its own way (contract.steps and
 # contract.lane_steps).
-OPTIONAL_OPERATORS = ("steps", "lane_steps", "fill")
+OPTIONAL_OPERATORS = ("steps", "lane_steps", "fill", "random_bits")
 
 # Which side keeps a promise. A word that a plugin coined may be kept by any side.
 KEEPERS: dict[str, type[Spec]] = {

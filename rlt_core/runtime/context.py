@@ -18,11 +18,11 @@ from rlt_core.contract.protocols import (
     PagedRows,
     RopeSpec,
 )
+from rlt_core.contract.steps import RandomBits
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
 from rlt_core.kv.pool import DevicePool
 from rlt_core.runtime.operators import OperatorSet
 from rlt_core.runtime.options import OptionSlots
-from rlt_core.runtime.philox import philox4x32
 from rlt_core.runtime.rope import RopeTables, prepare_qk
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tiles import Tiles
@@ -40,6 +40,7 @@ class Services:
     rope: RopeTables
     kv: KVPlan
     tracks: Mapping[str, TrackPlaces]
+    random_bits: RandomBits
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,14 +148,8 @@ class Launch:
 
     def random_bits(self, purpose: int, count: int) -> Tensor:
         """int64 [R, count] holding uint32, keyed by (state seed, position, purpose)."""
-        seed = self._slots.state_seed[self._rows.slot][:, None]
-        lane = torch.arange(-(-count // 4), device=seed.device)[None, :]
-        counter = self._rows.position[:, None]
-        zero = torch.zeros_like(lane)
-        words = philox4x32(
-            seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, counter, zero + purpose, lane, zero
-        )
-        return torch.stack(words, -1).flatten(1)[:, :count]
+        seed = self._slots.state_seed[self._rows.slot]
+        return self._services.random_bits(seed, self._rows.position, purpose, count)
 
     def option(self, name: str) -> Tensor:
         """A scalar option that the model declared, per row: [R]."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import PluginError
 from rlt_core.contract.protocols import ExitPolicy, KVLayout, LoopedModel
+from rlt_core.contract.steps import RandomBits
 from rlt_core.kv.plan import KVPlan
 from rlt_core.kv.pool import DevicePool
 from rlt_core.kv.tables_device import DeviceTables
@@ -31,6 +32,7 @@ from rlt_core.runtime.graphs import TickGraphs, variants
 from rlt_core.runtime.lane_tick import LaneTick
 from rlt_core.runtime.operators import build_operators
 from rlt_core.runtime.options import OptionSlots
+from rlt_core.runtime.philox import random_bits
 from rlt_core.runtime.pipeline import PipelineProgram
 from rlt_core.runtime.residents import Needs, Residents
 from rlt_core.runtime.rope import RopeTables
@@ -72,6 +74,7 @@ class Executor:
             rope=RopeTables(config.max_len + 1, self.device, dtype),
             kv=kv,
             tracks={track.name: track for track in kv.tracks},
+            random_bits=_random_bits(plan),
         )
         full, signals = plan.exit_mode == "full", plan.policy.needs & _SIGNALS
         decider = Decider(
@@ -114,6 +117,8 @@ class Executor:
             "entry": plan.strategy.entry,
             "full": plan.exit_mode == "full",
             "min_leave": self.config.min_leave,
+            # Where nobody enters, layers of the prelude would run in vain.
+            "counts_entering": plan.shape.has_prelude_layers and bool(self.services.ops.counted),
         }
         parts = (model, slots, self.services, tables, decider)
         if slots.lanes is None:
@@ -209,6 +214,14 @@ class Executor:
 
 
 _SIGNALS = frozenset({"gate", "state", "logits"})
+
+
+def _random_bits(plan: Plan) -> RandomBits:
+    """The plan's candidate, or the runtime's own way."""
+    if "random_bits" not in plan.ops:
+        return random_bits
+    drawn: RandomBits = load_object(plan.ops["random_bits"].factory)
+    return drawn
 
 
 def _make(factory: str):  # type: ignore[no-untyped-def]  # whatever the plugin's factory gives

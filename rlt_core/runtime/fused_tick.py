@@ -28,7 +28,7 @@ from rlt_core.runtime.emit import Emitter
 from rlt_core.runtime.sampling import Sampled
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick import TickProgram
-from rlt_core.runtime.tick_rows import Batch, TickTensors
+from rlt_core.runtime.tick_rows import Batch, TickTensors, num_to_last
 from rlt_core.runtime.tiles import Tiles
 
 
@@ -42,6 +42,7 @@ class FusedTick(ABC):
         self.decide: Decider = program.decide
         self.emitter: Emitter = program.emitter
         self.full, self.min_leave = program.full, program.min_leave
+        self._counts_entering = program.counts_entering
         self._row_steps, self._arrays = rows, slot_arrays(program.slots, program.tables)
         self._tracks = [
             program.services.pool.filled(track)
@@ -103,7 +104,9 @@ class FusedTick(ABC):
             given = s.options.chains[rows.slot] & (rows.position > 0)
             chained = (s.read_state[rows.slot], given)
         at = self._rows(rows, t, depth=self._none(rows.slot), live=rows.enters)
-        entering = self.model.prelude(rows.token, Launch(self.services, at, s, chained=chained))
+        num = num_to_last(rows.enters) if self._counts_entering else None
+        ctx = Launch(self.services, at, s, chained=chained, num_rows=num)
+        entering = self.model.prelude(rows.token, ctx)
         return self._row_steps.mix(entering, s.state, rows)
 
     def _launch(self, rows: RunningRows, t: TickTensors) -> Launch:

@@ -108,13 +108,18 @@ def gumbel_noise(seed: Tensor, position: Tensor, vocab: int) -> Tensor:
 
     Token t of a row takes word t % 4 of the counter (position, SAMPLE, t // 4, 0).
     """
-    key_lo, key_hi = split_seed(seed[:, None])
-    lane = torch.arange(-(-vocab // 4), device=seed.device)[None, :]
-    zero = torch.zeros_like(lane)
-    words = philox4x32(key_lo, key_hi, position[:, None], zero + int(Purpose.SAMPLE), lane, zero)
     # The logarithms run on whole lanes, before the cut: contiguous, wherever the row lies.
-    u = uniform(torch.stack(words, dim=-1).flatten(1))
+    u = uniform(random_bits(seed, position, Purpose.SAMPLE, -(-vocab // 4) * 4))
     return u.log_().neg_().log_().neg_()[:, :vocab]
+
+
+def random_bits(seed: Tensor, position: Tensor, purpose: int, count: int) -> Tensor:
+    """See contract.steps.RandomBits."""
+    key_lo, key_hi = split_seed(seed[:, None])
+    lane = torch.arange(-(-count // 4), device=seed.device)[None, :]
+    zero = torch.zeros_like(lane)
+    words = philox4x32(key_lo, key_hi, position[:, None], zero + purpose, lane, zero)
+    return torch.stack(words, -1).flatten(1)[:, :count]
 
 
 def sibling_seed(seed: int, i: int) -> int:

@@ -18,7 +18,7 @@ from rlt_core.runtime.context import Launch, Rows, Services
 from rlt_core.runtime.decide import Decider
 from rlt_core.runtime.emit import Emitted, Emitter
 from rlt_core.runtime.slots import LEAVING, READY, RUN, Slots
-from rlt_core.runtime.tick_rows import Batch, TickTensors, boundary_rows
+from rlt_core.runtime.tick_rows import Batch, TickTensors, boundary_rows, num_to_last
 
 
 class TickProgram:
@@ -36,12 +36,15 @@ class TickProgram:
         entry: Entry,
         full: bool,
         min_leave: int,
+        counts_entering: bool = False,
     ) -> None:
+        """counts_entering: the prelude's products stop behind the last row that enters."""
         if entry is Entry.HOSTED:
             raise PluginError("strategy", f"entry rule '{entry.value}' does not exist yet")
         self.model, self.slots, self.services = model, slots, services
         self.tables, self.decide, self.emitter = tables, decide, emitter
         self.entry, self.full, self.min_leave = entry, full, min_leave
+        self.counts_entering = counts_entering
         self.fills = bool(tables.fill.any())  # read once, at build
 
     def __call__(self, t: TickTensors) -> Emitted:
@@ -118,7 +121,8 @@ class TickProgram:
         s = self.slots
         entering = boundary_rows(batch, batch.enters, t.tiles, t.num_chunks)
         chained = self._chained(batch)
-        ctx = Launch(self.services, entering, s, chained=chained, num_rows=t.num_rows)
+        num_rows = num_to_last(batch.enters) if self.counts_entering else t.num_rows
+        ctx = Launch(self.services, entering, s, chained=chained, num_rows=num_rows)
         state = self.model.prelude(self._tokens(t), ctx)
         s.state[batch.home] = torch.where(batch.enters[:, None], state, s.state[batch.home])
 

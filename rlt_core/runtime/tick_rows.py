@@ -90,3 +90,9 @@ def boundary_rows(batch: Batch, live: Tensor, tiles: Tiles, num_chunks: int) -> 
         tiles=tiles,
         num_chunks=num_chunks,
     )
+
+
+def num_to_last(where: Tensor) -> Tensor:
+    """How many rows there are up to the last one that is meant, bool [R]: int32 [1]."""
+    count = torch.arange(1, len(where) + 1, dtype=torch.int32, device=where.device)
+    return torch.where(where, count, 0).amax(0, keepdim=True)

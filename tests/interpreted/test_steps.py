@@ -15,6 +15,7 @@ from rlt_core.runtime.decode_tick import DecodeTick
 from rlt_core.schedule.request import EngineRequest
 from rlt_kernels.steps.steps import TritonSteps
 from tests.engines import Answer, Built, Setup, build, greedy, run_together
+from tests.test_captured_ticks import counted
 
 # numpy computes both sides of a `where`: -inf - -inf on the one that is not taken
 pytestmark = [
@@ -33,7 +34,8 @@ SETUPS = (
 
 
 def fused(built: Built) -> Built:
-    """The engine with its decode ticks in fused steps."""
+    """The engine with its decode ticks in fused steps, and products that leave rows out."""
+    counted(built)
     built.executor._decode = DecodeTick(built.executor.program, TritonSteps())
     return built
 

@@ -69,6 +69,7 @@ def rlt_ops() -> list[OpSpec]:
         _op("triton", "steps", "rlt_kernels.steps.steps:TritonSteps"),
         _op("triton", "lane_steps", "rlt_kernels.steps.lane_steps:TritonLaneSteps"),
         _op("triton", "fill", "rlt_kernels.fill:fill"),
+        _op("triton", "random_bits", "rlt_kernels.philox:random_bits"),
     )
     return [*exact, *fastest, *ticks, native]
 

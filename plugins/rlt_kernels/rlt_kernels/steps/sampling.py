@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from rlt_kernels.philox import philox
+
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
 _FREE = ("V", "NB")
@@ -51,23 +53,10 @@ def row_peak(part_peak, row, NB, BLOCKS: tl.constexpr):
 def gumbel(token, position, seed, LIB: tl.constexpr):
     """Standard Gumbel noise keyed (seed, position, token): word token % 4 of the counter
     (position, 0, token // 4, 0) of Philox-4x32-10 (Salmon et al., SC 2011)."""
-    key0 = (seed & 0xFFFFFFFF).to(tl.uint32)
-    key1 = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    c0 = tl.zeros_like(token).to(tl.uint32) + (position & 0xFFFFFFFF).to(tl.uint32)
-    c1 = tl.zeros_like(c0)
     c2 = (token // 4).to(tl.uint32)
-    c3 = tl.zeros_like(c0)
-    for _ in tl.static_range(10):
-        high0 = tl.umulhi(c0, tl.full(c0.shape, 0xD2511F53, tl.uint32))
-        low0 = c0 * tl.full(c0.shape, 0xD2511F53, tl.uint32)
-        high1 = tl.umulhi(c2, tl.full(c0.shape, 0xCD9E8D57, tl.uint32))
-        low1 = c2 * tl.full(c0.shape, 0xCD9E8D57, tl.uint32)
-        c0 = high1 ^ c1 ^ key0
-        c1 = low1
-        c2 = high0 ^ c3 ^ key1
-        c3 = low0
-        key0 = (key0.to(tl.int64) + 0x9E3779B9).to(tl.uint32)
-        key1 = (key1.to(tl.int64) + 0xBB67AE85).to(tl.uint32)
+    c0 = tl.zeros_like(c2) + (position & 0xFFFFFFFF).to(tl.uint32)
+    c1 = tl.zeros_like(c2)
+    c0, c1, c2, c3 = philox(seed, c0, c1, c2, c1)
     lane = token % 4
     bits = tl.where(lane == 0, c0, tl.where(lane == 1, c1, tl.where(lane == 2, c2, c3)))
     # each step is exact
