@@ -262,7 +262,8 @@ def test_commands_of_a_failing_plugin_stop_nobody() -> None:
 def test_entry_points_of_an_environment_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards the whole way from a distribution on disk to specs, a broken one beside it."""
+    """Guards the whole way from a distribution on disk to specs, a broken one beside it and one
+    installed while the process runs."""
     _distribution(tmp_path, "good", "from rlt_core.contract import hookimpl\n")
     _distribution(tmp_path, "broken", "import nowhere_to_be_found\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -270,6 +271,9 @@ def test_entry_points_of_an_environment_are_read(
     assert str(found["good"]) == "rlt-good 0.4"
     states = {plugin.name: plugin.state for plugin in discover().plugins}
     assert (states["good"], states["broken"]) == ("ok", "broken")
+    _distribution(tmp_path, "late", "from rlt_core.contract import hookimpl\n")
+    states = {plugin.name: plugin.state for plugin in discover().plugins}
+    assert states.get("late") == "ok", "what was read before is taken for all there is"
 
 
 def _distribution(folder: Path, name: str, source: str) -> None:

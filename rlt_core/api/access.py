@@ -14,6 +14,7 @@ from rlt_core.api.engine_options import stage_config
 from rlt_core.api.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 from rlt_core.contract.errors import OptionError
 from rlt_core.plugins.model_folder import find_model_folder
+from rlt_core.plugins.registry import discover
 from rlt_core.plugins.resolve import resolve
 from rlt_core.stage.config import DEFAULT_BUILDER, StageConfig
 
@@ -47,8 +48,10 @@ def _resolved(config: StageConfig) -> StageConfig:
     """The config with its model's folder."""
     if config.engine_factory != DEFAULT_BUILDER:
         return config
-    config = msgspec.structs.replace(config, model_path=find_model_folder(config.model_path))
-    resolve(config.choice())
+    registry = discover()
+    folder = find_model_folder(config.model_path, registry)
+    config = msgspec.structs.replace(config, model_path=folder)
+    resolve(config.choice(), registry)
     return config
 
 

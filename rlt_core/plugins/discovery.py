@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from importlib import import_module, metadata
 from typing import Literal
 
@@ -54,8 +56,23 @@ class PluginInfo:
 
 def installed() -> tuple[Candidate, ...]:
     """The core's own plugin, then one candidate per entry point, by name."""
+    return _candidates(tuple((path, _changed(path)) for path in sys.path))
+
+
+@lru_cache(maxsize=1)
+def _candidates(folders: tuple[tuple[str, int], ...]) -> tuple[Candidate, ...]:
+    """Reads the metadata of everything installed, again only once a folder of the import path has
+    changed, which is what an installation does: a start asks several times."""
     points = sorted(metadata.entry_points(group=PROJECT), key=lambda point: point.name)
     return (core_candidate(), *(_candidate(point) for point in points))
+
+
+def _changed(folder: str) -> int:
+    """When an entry of the folder was last added or removed, in ns; 0 for one that is not there."""
+    try:
+        return os.stat(folder or os.curdir).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def core_candidate() -> Candidate:
