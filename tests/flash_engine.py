@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rlt_core.contract import RopeSpec
 from rlt_core.contract.protocols import PagedRows, Turn
-from rlt_core.runtime.rope import apply_rope
+from rlt_core.runtime.rope import RopeTable, apply_rope
 from rlt_core.schedule.request import EngineRequest
 from tests.engines import DEVICE, Answer, Built, Setup, build, greedy, plan_of, run_together
 from tests.flash_stand_in import CALLS, install
@@ -35,7 +35,7 @@ def write_in_torch(
     position = (rows.key_len[:-1] - 1).clamp(min=0)
     if turn is not None:
         spec = RopeSpec(theta=1.0, dim=turn.dim, interleaved=turn.interleaved)
-        cos, sin = (table[position].unsqueeze(1) for table in (turn.cos, turn.sin))
+        cos, sin = RopeTable(spec, turn.cos, turn.sin).at(position)
         q, k = apply_rope(q, cos, sin, spec), apply_rope(k, cos, sin, spec)
     size, pool = rows.pool.shape[3], rows.pool[:, rows.unit]
     place = position % size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,6 +82,24 @@ def _in_chunks(text: Text, size: int, shift: int = 0) -> dict[int, Tensor]:
         first = min(start + (shift or TILE), stop)
         out |= memory.attend([list(range(start, first)), *in_tiles(first, stop)])
     return out
+
+
+@pytest.mark.parametrize("kept", [1, 8])
+def test_the_layers_of_a_launch_share_what_is_kept(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where keys lie is made for the first layer: the second must read its own keys with it, also
+    in a context so long that not all chunks are kept."""
+    texts = [Text.random(seed, (4, 2, 16), torch.float32) for seed in (5, 6)]
+    positions, tiles = torch.arange(LENGTH), in_tiles(0, LENGTH)
+    wanted = [Memory(text, 16, 2).attend(tiles) for text in texts]
+    monkeypatch.setattr("rlt_core.runtime.attention_torch._MOST_KEPT", kept)
+    memory = Memory(texts[0], 16, 1)
+    rows = memory.rows(tiles, positions, True)
+    for unit, text in enumerate(texts):
+        here = replace(rows, unit=unit)
+        found = memory.attention(text.q, text.k, text.v, here, 0.25)
+        assert equal(dict(enumerate(found)), wanted[unit]), unit
 
 
 def test_prompt_and_decode_rows_share_a_launch() -> None:

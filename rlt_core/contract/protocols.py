@@ -311,6 +311,8 @@ class KVRows:
     the padding row). Without `store` every row has a tile to itself.
     hidden: None, or bool [T, chunks, 128]: keys that count as absent for all rows of a tile, for
     backends with `hidden_keys`. Their memory may hold anything, NaN included.
+    kept: what a backend makes of these rows and wants again: the calls of one launch that differ in
+    layer, `unit` and `store` alone share it.
     """
 
     pool: Tensor
@@ -324,6 +326,7 @@ class KVRows:
     key_len: Tensor
     store: bool = field(default=True)
     hidden: Tensor | None = None
+    kept: dict[str, object] = field(default_factory=dict)
 
 
 class Attention(Protocol):
@@ -353,8 +356,7 @@ class PagedRows:
     its own position with `store`. Rows before num_single are alone; the others are in cells, cut
     into tiles of at most tile_rows rows: tile_first and tile_len int64 [T] (length 0 for padding).
     hidden: None, or bool [., keys] with the row hidden_row int64 [R] of each row (KVRows.hidden).
-    kept: what a backend makes of these rows and wants again: the calls of one launch that differ in
-    layer, `unit` and `store` alone share it.
+    kept: as in KVRows.
     """
 
     pool: Tensor

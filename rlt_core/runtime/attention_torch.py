@@ -9,8 +9,9 @@ ascending. A chunk that holds no visible key leaves a row as it was, so extra ch
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ _SMALLEST_TOTAL = 1e-30
 # exp of less takes denormal numbers or the library's special cases: 10 to 100 times slower. A
 # weight of exp(-64) is lost in any sum of float32 beside the largest weight, which is 1.
 _FAINTEST = -64.0
+_MOST_KEPT = 8  # chunks
 
 _Parts = tuple[Tensor, Tensor, Tensor]  # running maximum, sum of weights, weighted values
 
@@ -44,43 +46,89 @@ class TorchAttention:
         if rows.store:
             _write(rows, k, v)
         queries = _tile_queries(q, rows, k.shape[1])
-        row_len = rows.key_len[rows.tile_rows]
-        # clone, here and below, where reshape would copy or not according to the row count
-        pages = rows.tile_pages.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         parts = None
-        for chunk in range(len(pages)):
-            start = chunk * CHUNK_KEYS
-            at = torch.arange(start, start + CHUNK_KEYS, device=q.device)
-            held = at < row_len.amax(1, keepdim=True)
-            seen = at < row_len.unsqueeze(-1)
-            if rows.hidden is not None:
-                present = ~rows.hidden[:, chunk]
-                held, seen = held & present, seen & present.unsqueeze(1)
-            keys, values = _window(rows, pages[chunk], held)
+        for chunk in _chunks(rows):
+            keys, values = _window(rows, chunk)
             if not rows.store:
-                keys, values = (_lay_over(*w, rows, at) for w in ((keys, k), (values, v)))
-            window = _Window(keys, values, seen.float().unsqueeze(1))
-            parts = _chunk(queries, window, scale, q.dtype, parts)
+                keys, values = (_lay_over(*w, rows, chunk.at) for w in ((keys, k), (values, v)))
+            parts = _merge(parts, _mix(queries, keys, values, chunk, scale, q.dtype))
         if parts is None:
             raise ValueError("attention over no chunk of keys")
         return _untile(parts, rows, q)
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    """A chunk as tiles see it: keys and values [T, G, 128, d], visible [T, 1, lanes, 128] 1 or 0;
-    all float32."""
+class _Chunk:
+    """128 keys as tiles see them: `at` int64 [128] their positions; vectors int64 [2 T G 128],
+    where keys and then values lie, counted in vectors of the layer; visible [T, 1, lanes, 128] 1 or
+    0 in float32; unseen the same, 0 or the lowest score."""
 
-    keys: Tensor
-    values: Tensor
+    at: Tensor
+    vectors: Tensor
     visible: Tensor
+    unseen: Tensor
+
+
+def _chunks(rows: KVRows) -> Iterator[_Chunk]:
+    """The chunks of these rows. The layers of a launch differ in `unit` alone and share them, but
+    for those of a long context, which are made again: all at once they would take much memory."""
+    kept = cast("_Kept", rows.kept.get("chunks") or _keep(rows))
+    yield from kept.chunks
+    for chunk in range(len(kept.chunks), len(kept.pages)):
+        yield _make_chunk(rows, chunk, kept.pages[chunk], kept.row_len)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What all chunks are made of: pages [chunks, T, pages], row_len [T, lanes]; the first ones."""
+
+    pages: Tensor
+    row_len: Tensor
+    chunks: list[_Chunk]
+
+
+def _keep(rows: KVRows) -> _Kept:
+    row_len = rows.key_len[rows.tile_rows]
+    # clone, here and below, where reshape would copy or not according to the row count
+    pages = rows.tile_pages.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+    first = range(min(len(pages), _MOST_KEPT))
+    made = [_make_chunk(rows, chunk, pages[chunk], row_len) for chunk in first]
+    rows.kept["chunks"] = kept = _Kept(pages, row_len, made)
+    return kept
+
+
+def _make_chunk(rows: KVRows, chunk: int, pages: Tensor, row_len: Tensor) -> _Chunk:
+    """One chunk, of each tile's pages [T, pages] and its rows' lengths [T, lanes]."""
+    start = chunk * CHUNK_KEYS
+    at = torch.arange(start, start + CHUNK_KEYS, device=pages.device)
+    held = at < row_len.amax(1, keepdim=True)
+    seen = at < row_len.unsqueeze(-1)
+    if rows.hidden is not None:
+        present = ~rows.hidden[:, chunk]
+        held, seen = held & present, seen & present.unsqueeze(1)
+    visible = seen.float().unsqueeze(1)
+    return _Chunk(at, _vectors(rows.pool, pages, held), visible, (1 - visible) * _LOWEST)
+
+
+def _vectors(pool: Tensor, pages: Tensor, held: Tensor) -> Tensor:
+    """_Chunk.vectors. Positions past a tile's last key, and hidden ones (not in `held` [T, 128]),
+    are read from the sentinel page, which holds zeros: pages may hold NaN there, and 0 * NaN is
+    NaN."""
+    _, _, _, page_size, groups, size = pool.shape
+    page, _, side = (stride // size for stride in pool.stride()[:3])
+    inside = torch.arange(page_size, device=pool.device) * groups
+    at = torch.where(held, ((pages * page)[:, :, None] + inside).view(held.shape), 0)
+    heads = torch.arange(groups, device=pool.device)[:, None]
+    keys = (at[:, None] + heads).view(-1)
+    return torch.cat((keys, keys + side))
 
 
 def _write(rows: KVRows, k: Tensor, v: Tensor) -> None:
     """Rows that must not write leave zeros on the sentinel page: masked reads find zeros there."""
+    if "writes" not in rows.kept:
+        rows.kept["writes"] = (rows.write_page != SENTINEL_PAGE)[:, None, None, None]
+    both = torch.where(cast(Tensor, rows.kept["writes"]), torch.stack((k, v), 1), 0.0)
     where = (rows.write_page, rows.write_offset)
-    writes = (rows.write_page != SENTINEL_PAGE)[:, None, None, None]
-    both = torch.where(writes, torch.stack((k, v), 1), 0.0)
     rows.pool[:, rows.unit].transpose(1, 2).index_put_(where, both)
 
 
@@ -94,23 +142,17 @@ def _tile_queries(q: Tensor, rows: KVRows, groups: int) -> Tensor:
     return _wide(moved.view(-1, heads // groups * lanes, size))
 
 
-def _window(rows: KVRows, pages: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of each tile's pages [T, pages], float32 [T, G, 128, d] each.
-
-    Positions past a tile's last key, and hidden ones (not in `held` [T, 128]), are read from the
-    sentinel page, which holds zeros: pages may hold NaN there, and 0 * NaN is NaN. One pass
-    gathers, masks and puts the heads first (measured: four times faster than page by page).
-    """
+def _window(rows: KVRows, chunk: _Chunk) -> tuple[Tensor, Tensor]:
+    """Keys and values of a chunk, float32 [T, G, 128, d] each. One pass gathers, masks and puts the
+    heads first (measured: four times faster than page by page)."""
     pool = rows.pool
-    _, _, sides, page_size, groups, size = pool.shape
-    page, unit, side = (stride // size for stride in pool.stride()[:3])
-    inside = torch.arange(page_size, device=pool.device) * groups + rows.unit * unit
-    at = torch.where(held, ((pages * page)[:, :, None] + inside).view(held.shape), 0)
-    heads = torch.arange(groups, device=pool.device)[:, None]
-    keys = (at[:, None] + heads).view(-1)
-    vectors = pool.as_strided((pool.shape[0] * page, size), (size, 1))
-    found = vectors.index_select(0, torch.cat((keys, keys + side)))
-    both = _wide(found.view(sides, len(pages), groups, CHUNK_KEYS, size).float())
+    pages, _, sides, page_size, groups, size = pool.shape
+    page, unit = pool.stride(0), pool.stride(1)
+    # From the layer's first vector to the end of its part of the last page.
+    shape = ((pages - 1) * (page // size) + sides * page_size * groups, size)
+    vectors = pool.as_strided(shape, (size, 1), pool.storage_offset() + rows.unit * unit)
+    found = vectors.index_select(0, chunk.vectors)
+    both = _wide(found.view(sides, -1, groups, CHUNK_KEYS, size).float())
     return both[0], both[1]
 
 
@@ -129,21 +171,19 @@ def _lay_over(window: Tensor, new: Tensor, rows: KVRows, at: Tensor) -> Tensor:
     return torch.where(own, _wide(padded[first].unsqueeze(2)), window)
 
 
-def _chunk(
-    queries: Tensor, window: _Window, scale: float, dtype: torch.dtype, before: _Parts | None
+def _mix(
+    queries: Tensor, keys: Tensor, values: Tensor, chunk: _Chunk, scale: float, dtype: torch.dtype
 ) -> _Parts:
-    """One chunk, merged into what came before; parts are [T, H, lanes, 1 or d]."""
-    tiles, _, lanes, _ = window.visible.shape
-    keys, values = window.keys.flatten(0, 1), window.values.flatten(0, 1)
-    scores = torch.bmm(queries, keys.transpose(1, 2)).view(tiles, -1, lanes, CHUNK_KEYS)
-    scores = scores.mul_(scale).add_((1 - window.visible) * _LOWEST)
+    """The parts of one chunk, [T, H, lanes, 1 or d]; keys and values [T, G, 128, d]."""
+    tiles, _, lanes, _ = chunk.visible.shape
+    scores = torch.bmm(queries, keys.flatten(0, 1).transpose(1, 2))
+    scores = scores.view(tiles, -1, lanes, CHUNK_KEYS).mul_(scale).add_(chunk.unseen)
     highest = scores.amax(-1, keepdim=True).clamp_min_(_LOWEST)
-    weights = scores.sub_(highest).clamp_min_(_FAINTEST).exp_().mul_(window.visible)
+    weights = scores.sub_(highest).clamp_min_(_FAINTEST).exp_().mul_(chunk.visible)
     weights = weights.to(dtype).float()
     total = weights.sum(-1, keepdim=True)
-    mixed = torch.bmm(weights.view(*queries.shape[:2], CHUNK_KEYS), values)
-    mixed = mixed.view(tiles, -1, lanes, queries.shape[-1])
-    return _merge(before, (highest, total, mixed))
+    mixed = torch.bmm(weights.view(*queries.shape[:2], CHUNK_KEYS), values.flatten(0, 1))
+    return highest, total, mixed.view(tiles, -1, lanes, queries.shape[-1])
 
 
 def _merge(before: _Parts | None, chunk: _Parts) -> _Parts:

@@ -23,7 +23,7 @@ from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
 from rlt_core.kv.pool import DevicePool
 from rlt_core.runtime.operators import OperatorSet
 from rlt_core.runtime.options import OptionSlots
-from rlt_core.runtime.rope import RopeTables, prepare_qk
+from rlt_core.runtime.rope import Angles, RopeTable, RopeTables, prepare_qk
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tiles import Tiles
 
@@ -88,6 +88,7 @@ class Launch:
         self._hidden: Tensor | None = None
         self._lengths = rows.key_len
         self._at: tuple[Tensor, Tensor] | None = None
+        self._angles: dict[RopeSpec, Angles] = {}
 
     @property
     def positions(self) -> Tensor:
@@ -128,7 +129,15 @@ class Launch:
             scale = 1.0 / math.sqrt(places.head_dim)
             turn = None if table is None else table.turn
             return self._services.paged.paged(q, k, v, paged, scale, turn)
-        q, k = prepare_qk(q, k, self._rows.position, table=table, qk_bias=qk_bias, qk_norm=qk_norm)
+        q, k = prepare_qk(
+            q,
+            k,
+            self._rows.position,
+            table=table,
+            angles=None if table is None else self._angles_of(table),
+            qk_bias=qk_bias,
+            qk_norm=qk_norm,
+        )
         part, unit = divmod(layer, places.unit_layers)
         write_page, tile_pages = self._pages(places, part)
         rows = KVRows(
@@ -143,6 +152,7 @@ class Launch:
             key_len=self._key_len(),
             store=store and self._store,
             hidden=self._hidden_keys() if places.per_depth else None,
+            kept=self._kept.setdefault((track, part), {}),
         )
         return self._services.attention(q, k, v, rows, 1.0 / math.sqrt(places.head_dim))
 
@@ -230,6 +240,12 @@ class Launch:
             seen = torch.where(self._rows.live, self._rows.position + 1, 0)
             self._lengths = torch.nn.functional.pad(seen, (0, 1))
         return self._lengths
+
+    def _angles_of(self, table: RopeTable) -> Angles:
+        """What the table has at the rows' positions."""
+        if table.spec not in self._angles:
+            self._angles[table.spec] = table.at(self._rows.position)
+        return self._angles[table.spec]
 
     def _page_places(self) -> tuple[Tensor, Tensor]:
         """Where the rows' positions lie: (entry of a page table, place in the page), int64 [R]."""

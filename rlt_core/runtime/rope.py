@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rlt_core.contract import RopeSpec
 
 
+Angles = tuple[Tensor, Tensor]
+
+
 @dataclass(frozen=True, slots=True)
 class RopeTable:
     """cos and sin [more than max_positions, dim / 2] of one RopeSpec.
@@ -46,10 +49,15 @@ class RopeTable:
         """The table for attention backends that rotate themselves."""
         return Turn(self.cos, self.sin, self.spec.dim, self.spec.interleaved)
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [R, 1, dim / 2] at int64 positions [R]."""
+    def at(self, positions: Tensor) -> Angles:
+        """What `apply_rope` takes at int64 positions [R]: for halves cos and sin [R, 1, dim], for
+        pairs cos [R, 1, dim / 2, 1] and sin [R, 1, dim / 2, 2]; sin negated for the first of two.
+        """
         cos = self.cos.index_select(0, positions).unsqueeze(1)
-        return cos, self.sin.index_select(0, positions).unsqueeze(1)
+        sin = self.sin.index_select(0, positions).unsqueeze(1)
+        if self.spec.interleaved:
+            return cos.unsqueeze(-1), torch.stack((sin.neg(), sin), dim=-1)
+        return torch.cat((cos, cos), dim=-1), torch.cat((sin.neg(), sin), dim=-1)
 
 
 class RopeTables:
@@ -68,11 +76,11 @@ class RopeTables:
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor, spec: RopeSpec) -> Tensor:
-    """x [R, H, d] with cos, sin [R, 1, dim / 2]: the first `dim` sizes rotated, the rest as is."""
-    turned = _turn_pairs(x, cos, sin, spec.dim) if spec.interleaved else _turn(x, cos, sin, spec)
-    if spec.dim == x.shape[-1]:
-        return turned
-    return torch.cat((turned, x[..., spec.dim :]), dim=-1)
+    """x [R, H, d] with cos, sin of RopeTable.at: the first `dim` sizes rotated, the rest as is."""
+    whole = spec.dim == x.shape[-1]
+    part = x if whole else x[..., : spec.dim]
+    turned = (_turn_pairs if spec.interleaved else _turn)(part, cos, sin)
+    return turned if whole else torch.cat((turned, x[..., spec.dim :]), dim=-1)
 
 
 def prepare_qk(
@@ -81,19 +89,21 @@ def prepare_qk(
     positions: Tensor,
     *,
     table: RopeTable | None = None,
+    angles: Angles | None = None,
     qk_bias: Tensor | None = None,
     qk_norm: tuple[Tensor, Tensor, float] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """q [R, H, d] and k [R, G, d] with bias [2, H, d], then norm, then rope, as `attend` says.
 
-    A bias needs as many KV heads as query heads. positions int64 [R].
+    A bias needs as many KV heads as query heads. positions int64 [R]. angles: what the table has
+    at these positions, where the caller has it already.
     """
     if qk_bias is not None:
         q, k = q + qk_bias[0], k + qk_bias[1]
     if qk_norm is not None:
         q, k = rms_norm(q, qk_norm[0], qk_norm[2]), rms_norm(k, qk_norm[1], qk_norm[2])
     if table is not None:
-        cos, sin = table.at(positions)
+        cos, sin = angles or table.at(positions)
         # Turned as one: an operator costs more than the few rows that it works on.
         turned = apply_rope(torch.cat((q, k), dim=1), cos, sin, table.spec)
         q, k = turned.split_with_sizes((q.shape[1], k.shape[1]), dim=1)
@@ -111,14 +121,12 @@ def _angles(spec: RopeSpec, num_positions: int) -> Tensor:
     return positions[:, None] * inverse_frequencies(spec)[None, :]
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, spec: RopeSpec) -> Tensor:
-    half = spec.dim // 2
-    first, second = x[..., :half], x[..., half : spec.dim]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    # first * cos - second * sin and second * cos + first * sin, to the bit, in four operators
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
-def _turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, dim: int) -> Tensor:
-    pairs = x[..., :dim].unflatten(-1, (dim // 2, 2)).float()
-    even, odd = pairs[..., 0], pairs[..., 1]
-    turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1)
-    return turned.flatten(-2).to(x.dtype)
+def _turn_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    pairs = x.unflatten(-1, (-1, 2)).float()
+    turned: Tensor = (pairs * cos + pairs.flip(-1) * sin).flatten(-2)
+    return turned.to(x.dtype)

@@ -163,14 +163,14 @@ class _Raw:
         return cls(logits, peak, order_keys(logits), log_total, bad)
 
     def read(self, token: Tensor, num_top: int, overflow: Tensor | None = None) -> Sampled:
-        at = token[:, None]
-        top_ids = key_ids(self.keys.topk(_check_top(num_top, self.keys), dim=-1).values)
+        at, num_top = token[:, None], _check_top(num_top, self.keys)
+        top_ids = key_ids(self.keys.topk(num_top, dim=-1).values) if num_top else at[:, :0]
         return Sampled(
             token=token,
             logprob=self._logprob(at)[:, 0],
             rank=(self.keys >= self.keys.gather(1, at)).sum(dim=-1),
             top_ids=top_ids,
-            top_logprobs=self._logprob(top_ids),
+            top_logprobs=self._logprob(top_ids) if num_top else self.logits[:, :0],
             bad=self.bad if overflow is None else self.bad | overflow,
         )
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from rlt_core.runtime.batch import (
     EXIT_AT,
@@ -21,8 +25,10 @@ from rlt_core.runtime.batch import (
     TickInput,
 )
 from rlt_core.runtime.tick_rows import TickTensors
-from rlt_core.runtime.tiles import make_tiles
+from rlt_core.runtime.tiles import Tiles, make_tiles
 from rlt_core.runtime.upload import Upload
+
+_MOST_KEPT = 64
 
 
 class TickInputs:
@@ -45,6 +51,9 @@ class TickInputs:
         self._config, self._upload = config, Upload(device)
         self.chains, self.lanes, self.peeks = chains, lanes, peeks
         self.fan, self.guesses, self.narrows = fan, guesses, narrows
+        # By number of rows. Nobody changes them.
+        self._single: dict[int, Tiles] = {}
+        self._no_rows: dict[int, _PromptTensors] = {}
 
     def __call__(self, tick: TickInput) -> TickTensors:
         """The tensors of one tick."""
@@ -74,25 +83,11 @@ class TickInputs:
         one = np.array([self._config.num_slots])
         decode = slots if len(slots) or not sentinel else one
         num_slots, num_decode = len(decode), len(decode) * fan
-        finish = np.flatnonzero(prompt.last)
-        known = prompt.known_next[finish] >= 0
-        emits = prompt.emit[finish] & ~known
         num_leave = min(num_slots, self._config.leave_places or num_slots)
-        asking = np.flatnonzero(prompt.exit_at == 0) + num_decode
-        asks = np.concatenate((np.arange(num_decode), asking))
-        columns, decode_slots, finishing, emit, resume, score, tail, asked = self._upload.ints(
-            (
-                prompt.columns,
-                decode.astype(np.int64, copy=False),
-                finish,
-                np.flatnonzero(emits),
-                finish[known],
-                np.flatnonzero(prompt.target[finish] >= 0),
-                _tails(prompt),
-                asks,
-            )
-        )
-        none, ints = np.zeros(1, np.int64), self._upload.ints
+        (decode_slots,) = self._upload.ints((decode.astype(np.int64, copy=False),))
+        rows = self._rows(prompt, num_decode)
+        columns, finishing = rows.columns, np.flatnonzero(prompt.last)
+        none = np.zeros(1, np.int64)
         return TickTensors(
             tick=number,
             decode_slots=decode_slots,
@@ -105,23 +100,76 @@ class TickInputs:
             rule=columns[RULE],
             known_next=columns[KNOWN_NEXT],
             target=columns[TARGET],
-            finish=finishing,
-            emit=emit,
-            resume=resume,
-            score=score,
-            tail=tail if self.chains else None,
-            asks=asked,
-            tiles=make_tiles(num_decode, prompt.cell_start, ints, self.lanes),
-            coda_tiles=make_tiles(num_leave, _finishing_cells(prompt), ints, self.lanes),
-            ask_tiles=make_tiles(len(asks), none, ints, self.lanes) if self.peeks else None,
-            guess_tiles=make_tiles(num_slots, none, ints, self.lanes) if self.guesses else None,
+            finish=rows.finish,
+            emit=rows.emit,
+            resume=rows.resume,
+            score=rows.score,
+            tail=rows.tail if self.chains else None,
+            asks=rows.asks,
+            tiles=self._tiles(num_decode, prompt.cell_start),
+            coda_tiles=self._tiles(num_leave, _finishing_cells(prompt)),
+            ask_tiles=self._tiles(len(rows.asks), none) if self.peeks else None,
+            guess_tiles=self._tiles(num_slots, none) if self.guesses else None,
             num_chunks=num_chunks,
             num_leave=num_leave,
             has_prompt=len(prompt) > 0,
             fan=fan,
             enters=len(slots) > 0 or bool((prompt.columns[FIRST_TICK] == number).any()),
-            leaves=len(slots) > 0 or len(finish) > 0,
+            leaves=len(slots) > 0 or len(finishing) > 0,
         )
+
+    def _rows(self, prompt: PromptRows, num_decode: int) -> _PromptTensors:
+        """The prompt rows of a tick; those of a tick without any are kept, as most have none."""
+        if len(prompt):
+            return self._make_rows(prompt, num_decode)
+        return _kept(self._no_rows, num_decode, lambda: self._make_rows(prompt, num_decode))
+
+    def _make_rows(self, prompt: PromptRows, num_decode: int) -> _PromptTensors:
+        finish = np.flatnonzero(prompt.last)
+        known = prompt.known_next[finish] >= 0
+        asking = np.flatnonzero(prompt.exit_at == 0) + num_decode
+        made = (
+            prompt.columns,
+            finish,
+            np.flatnonzero(prompt.emit[finish] & ~known),
+            finish[known],
+            np.flatnonzero(prompt.target[finish] >= 0),
+            _tails(prompt),
+            np.concatenate((np.arange(num_decode), asking)),
+        )
+        return _PromptTensors(*self._upload.ints(made))
+
+    def _tiles(self, num_single: int, cell_start: I64) -> Tiles:
+        """The tiles of one launch; those of rows alone are kept."""
+
+        def made() -> Tiles:
+            return make_tiles(num_single, cell_start, self._upload.ints, self.lanes)
+
+        return made() if len(cell_start) > 1 else _kept(self._single, num_single, made)
+
+
+class _PromptTensors(NamedTuple):
+    """What TickTensors has of the prompt rows; columns int64 [PromptRows.columns, N]."""
+
+    columns: Tensor
+    finish: Tensor
+    emit: Tensor
+    resume: Tensor
+    score: Tensor
+    tail: Tensor
+    asks: Tensor
+
+
+T = TypeVar("T")
+
+
+def _kept(found: dict[int, T], key: int, make: Callable[[], T]) -> T:
+    """What was made for that number; no more than _MOST_KEPT of them."""
+    if key not in found:
+        if len(found) >= _MOST_KEPT:
+            found.clear()
+        found[key] = make()
+    return found[key]
 
 
 def _tails(prompt: PromptRows) -> I64:
