@@ -20,7 +20,8 @@ JOBS ?= 2
 LOAD_S ?= 120
 # Each process starts with half of the tests in their order, and takes over from the other when it
 # has none left: no file is the long tail, and a module's fixtures are mostly built once.
-PYTEST := $(PY) -m pytest -n $(JOBS) --dist worksteal
+# Some hundred processes are started: with PYTHONDONTWRITEBYTECODE each would compile rlt again.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest -n $(JOBS) --dist worksteal
 PLUGINS := plugins/rlt_ouro plugins/rlt_nanbeige plugins/rlt_huginn plugins/rlt_kernels
 DOCS := $(wildcard README.md docs/*.md)
 
