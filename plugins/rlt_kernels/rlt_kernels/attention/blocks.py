@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rlt_core.contract.protocols import PagedRows
 
 BLOCK = 64  # positions of one copy
+_LEAST_SIZE = 32  # padded, the head is 64: the least that products of a warp group take
 _MOST_SIZE = 128  # a head size at which three programs fit a multiprocessor
 
 
@@ -25,7 +26,7 @@ def takes_blocks(q: Tensor, rows: PagedRows) -> bool:
     return (
         q.dtype in (torch.bfloat16, torch.float16)
         and pool.shape[3] in (BLOCK, 2 * BLOCK)
-        and q.shape[2] <= _MOST_SIZE
+        and _LEAST_SIZE < q.shape[2] <= _MOST_SIZE
         and q.shape[2] % 8 == 0
         and rows.store
         and rows.hidden is None
