@@ -13,10 +13,11 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Literal
 
-# Row counts that are tuned apart; a count uses the next one at or above it. 2432 stands for 2048
-# prompt rows with decode rows beside them: a row tile more can be another round of processors.
-BUCKETS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 2432, 8192)
-_MANY = 512  # above it tiles suit any count, and differ in how well they fill the chip
+# Row counts that are tuned apart; a count uses the next one at or above it. 320 and 2432 stand for
+# 256 and 2048 prompt rows with decode rows beside them: a row tile more can be another round of
+# processors.
+BUCKETS = (1, 16, 32, 64, 128, 256, 320, 512, 1024, 2048, 2432, 8192)
+_MANY = 256  # above it tiles suit any count, and differ in how well they fill the chip
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 

@@ -94,9 +94,9 @@ def _more(rows: int) -> Iterator[Tile]:
     if rows in (32, 64, 128):
         yield from (_walking(rows, *numbers, swap=True) for numbers in _FEW_TMA)
     yield from (_walking(*numbers) for numbers in _WALKING.get(min(rows, 2048), ()))
-    if rows in (512, 1024):
+    if rows in (320, 512, 1024):
         yield from (_walking(*numbers) for numbers in _WALKING[256] + _WALKING[2048])
-    if rows >= 512:
+    if rows >= 320:
         yield _rows(128, 128, 64, 4, 8)
 
 
