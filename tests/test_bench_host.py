@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from rlt_core.bench.host import HostRun, measure_host
 from rlt_core.cli import bench
+from rlt_core.kv.plan import CHUNK_KEYS
+from rlt_core.runtime.batch import TickInput
 
 # Calls of rlt's own Python functions a tick, the benchmark's not counted. They do not depend on
 # the machine or its load; what takes one more should be worth it.
@@ -75,3 +77,28 @@ def test_json_output_is_one_document(capfd: pytest.CaptureFixture[str]) -> None:
     (times,) = json.loads(result.output)["host"]
     assert times["num_slots"] == 16
     assert times["ticks"] == 5
+
+
+def test_chunks_of_keys_cover_every_row_and_come_down_again() -> None:
+    """Guards a bound on the rows' lengths that lags behind: attention would leave out the newest
+    keys of a long row, or go on paying for a long request that has ended."""
+    run, chunks = HostRun(16, seed=0, send=lambda message: None), list[int]()
+    submit = run._device.submit
+
+    def checked(tick: TickInput) -> None:
+        longest = int(tick.page_limit[tick.decode_slots].max(initial=0))
+        assert tick.num_chunks * CHUNK_KEYS >= longest, (tick.tick, tick.num_chunks, longest)
+        chunks.append(tick.num_chunks)
+        submit(tick)
+
+    run._device.submit = checked  # type: ignore[method-assign]
+    run.measure(5)
+    run.stay()
+    for _ in range(400):
+        run.tick()
+    run.resume()
+    for _ in range(200):
+        run.tick(run.request())
+    print(f"{min(chunks)} to {max(chunks)} chunks, {chunks[-1]} at the end")
+    assert max(chunks) > 1
+    assert chunks[-1] < max(chunks)
