@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rlt_core.contract.protocols import LoopedModel
+from rlt_core.contract.steps import Drawn
 from rlt_core.runtime.context import Launch
 from rlt_core.runtime.residents import Needs
 from rlt_core.runtime.sampling import (
@@ -50,6 +52,8 @@ class Emitter:
         self.slots, self.keep_logits = slots, keep_logits
         self.needs = Needs()  # what the residents ask of sampling, set before each tick
         self.drafts: Tensor | None = None
+        # What a plugin's steps draw plain tokens with: (logits, slot, position) as in `sample`.
+        self.draw: Callable[[Tensor, Tensor, Tensor], Drawn] | None = None
 
     def __call__(
         self,
@@ -91,15 +95,8 @@ class Emitter:
         """The events of a tick in which no row can leave."""
         s = self.slots
         none = torch.zeros(0, dtype=torch.int64, device=s.device)
-        top = torch.zeros(0, min(self.needs.num_top, s.vocab_size), device=s.device)
-        sampled = Sampled(
-            token=none,
-            logprob=none.float(),
-            rank=none,
-            top_ids=top.long(),
-            top_logprobs=top,
-            bad=none.bool(),
-        )
+        drawn = Drawn(token=none, logprob=none.float(), rank=none, bad=none.bool())
+        sampled = _sampled(drawn, min(self.needs.num_top, s.vocab_size))
         return Emitted(
             slot=none,
             depth=none,
@@ -127,6 +124,8 @@ class Emitter:
         """Tokens for logits float32 [E, V] of slots [E], at positions [E] of the new tokens. A
         guess is drawn without penalties and masks."""
         if not self.needs.full:
+            if self.draw is not None and not self.needs.num_top:
+                return _sampled(self.draw(logits, slot, position), 0)
             return sample_plain(logits, self.needs.num_top)
         s = self.slots
         penalties = {name: s.float_params[name][slot] for name in _PENALTIES}
@@ -192,3 +191,16 @@ class Emitter:
 
     def _score(self, logits: Tensor, t: TickTensors) -> Sampled:
         return score_tokens(logits, t.target[t.finish][t.score], self.needs.num_top)
+
+
+def _sampled(drawn: Drawn, num_top: int) -> Sampled:
+    """Drawn, where no row was asked for its likeliest tokens or there is none."""
+    top = torch.zeros(len(drawn.token), num_top, device=drawn.token.device)
+    return Sampled(
+        token=drawn.token,
+        logprob=drawn.logprob,
+        rank=drawn.rank,
+        top_ids=top.long(),
+        top_logprobs=top,
+        bad=drawn.bad,
+    )

@@ -8,6 +8,7 @@ DecodeTick and LaneTick.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -53,10 +54,27 @@ class FusedTick(ABC):
         tracks = program.services.tracks.values()
         self._looped = next(track for track in tracks if track.per_depth)
         self._zeros: dict[int, Tensor] = {}
+        program.emitter.draw = self.draw
 
     def apply(self, limits: Tensor, at: Tensor, page: Tensor) -> None:
         """The host's changes of page limits and tables (RowSteps.apply)."""
         self._row_steps.apply(self._arrays, limits, at, page)
+
+    def draw(self, logits: Tensor, slot: Tensor, position: Tensor) -> Drawn:
+        """Plain tokens for ticks of the TickProgram, as Emitter.sample draws them; rows of the
+        sentinel slot have token 0 and are not bad."""
+        live = slot != self.slots.sentinel
+        rows = LeavingRows(
+            home=slot,
+            slot=slot,
+            position=position - 1,
+            depth=slot,
+            live=live,
+            count=torch.full((1,), len(slot), dtype=torch.int32, device=slot.device),
+        )
+        drawn = self._row_steps.sample(self._arrays, rows, logits)
+        token, bad = torch.where(live, drawn.token, 0), drawn.bad & live
+        return replace(drawn, token=token, bad=bad)
 
     def __call__(self, t: TickTensors) -> Results:
         """Run the tick."""
