@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -113,7 +114,8 @@ class DenseContext:
             q = self.ops.rms_norm(q, qk_norm[0], qk_norm[2])
             k = self.ops.rms_norm(k, qk_norm[1], qk_norm[2])
         if rope is not None:
-            q, k = rotate(q, self.positions, rope), rotate(k, self.positions, rope)
+            both = rotate(torch.cat((q, k), 1), self.positions, rope)
+            q, k = both.split_with_sizes((q.shape[1], k.shape[1]), 1)
         n = self._seen.shape[1]
         if (track, layer) not in self._kept:
             empty = torch.full((2, self._num_depths, n, *k.shape[1:]), float("nan"), dtype=k.dtype)
@@ -161,15 +163,22 @@ class DenseContext:
 
 def rotate(x: Tensor, positions: Tensor, rope: RopeSpec) -> Tensor:
     """Rotary embedding of x [R, H, d] as complex numbers; angles are float32, as RopeSpec says."""
-    pair = torch.arange(rope.dim // 2, dtype=torch.float32)
-    turns = 1.0 / rope.theta ** (2 * pair / rope.dim)
-    angle = (positions.float()[:, None, None] * turns).double()
+    turns = _turns(rope, 1 << int(positions.max()).bit_length())[positions]
     turned, rest = x[..., : rope.dim].double(), x[..., rope.dim :]
     if rope.interleaved:
         first, second = turned[..., 0::2], turned[..., 1::2]
     else:
         first, second = turned.chunk(2, dim=-1)
-    new = torch.complex(first, second) * torch.polar(torch.ones_like(angle), angle)
+    new = torch.complex(first, second) * turns
     parts = (new.real, new.imag)
     both = torch.stack(parts, -1).flatten(-2) if rope.interleaved else torch.cat(parts, -1)
     return torch.cat((both.to(x.dtype), rest), dim=-1)
+
+
+@lru_cache(maxsize=64)
+def _turns(rope: RopeSpec, length: int) -> Tensor:
+    """Complex numbers that turn the pairs of positions 0 .. length - 1: [length, 1, dim / 2]."""
+    pair = torch.arange(rope.dim // 2, dtype=torch.float32)
+    turns = 1.0 / rope.theta ** (2 * pair / rope.dim)
+    angle = (torch.arange(length).float()[:, None, None] * turns).double()
+    return torch.polar(torch.ones_like(angle), angle)
