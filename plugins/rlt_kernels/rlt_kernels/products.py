@@ -77,15 +77,15 @@ class Launch:
         self.width = tile.bn // 2 if silu else tile.bn
         shape = (k, tile.bm, tile.bn, tile.bk, tile.stages)
         flags = (silu, bias, rows, tile.pdl)
+        parts = max(tile.warps * 32 // tile.bn, 1)
         if tile.kind == "many":
             self.kernel = many_product
             self.constants: tuple[Any, ...] = (
-                *(*shape, tile.swap, tile.group, programs),
+                *(*shape, tile.swap, tile.pre, parts, tile.group, programs),
                 *(*flags, tile.special),
             )
         else:
             self.kernel = rows_product
-            parts = max(tile.warps * 32 // tile.bn, 1)
             self.constants = (*shape, tile.swap, tile.peel, tile.pre, parts, *flags)
         self.options = {"num_warps": tile.warps, "num_stages": tile.stages}
         if tile.pdl:
@@ -121,7 +121,7 @@ class Launch:
         left = TensorDescriptor(x, x.shape, x.stride(), [tile.bm, tile.bk])
         right = _described(weight, self.silu, [self.width, tile.bk])
         grid = (min(tiles, self.programs), 1, 1)
-        return grid, (left, right, bias, num_rows, out, rows, self.n, *self.constants)
+        return grid, (left, right, weight, bias, num_rows, out, rows, self.n, *self.constants)
 
 
 class TwoLaunches:

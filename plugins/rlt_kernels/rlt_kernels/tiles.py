@@ -27,7 +27,8 @@ class Tile:
 
     kind "rows": one program a tile, loads by address; "many": as many programs as the chip has
     processors, loads by tensor descriptors. swap: the weight is the left operand. peel, pre:
-    elements of every weight row loaded, and asked into L2, before the kernel in front has ended.
+    elements of every weight row loaded ("rows" alone), and asked into L2, before the kernel in
+    front has ended.
     group: row tiles that share a weight tile in L2. special: loads in a warp of their own. apart:
     of linear_silu_mul, the plain product and then silu_mul over its results.
     """

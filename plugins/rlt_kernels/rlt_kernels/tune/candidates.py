@@ -106,6 +106,8 @@ def _changes(tile: Tile, key: Key) -> Iterator[Tile]:
     yield replace(tile, stages=max(tile.stages - 2, 2))
     if tile.kind == "many":
         yield from (replace(tile, group=group) for group in (4, 16))
+        if key.rows <= 256:
+            yield from (replace(tile, pre=pre) for pre in (512, 1024, 2048))
         return
     room = (key.k - tile.bk) % tile.bk == 0
     if room and tile.bn * tile.bk <= 16384:
