@@ -21,9 +21,10 @@ from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick_inputs import TickInputs
 from rlt_core.runtime.tick_rows import TickTensors
 
-# Prompt rows of captured ticks, and the decode rows beside them.
+# Prompt rows of captured ticks, and the decode rows beside them: their padding stands in front of
+# the prompt rows, and products run over it.
 PROMPT_ROWS = (64, 256, 1024, 2048, 4096, 8192)
-MIXED_ROWS = (16, 64)
+MIXED_ROWS = (16, 32, 64, 128)
 
 
 class TickGraphs:
