@@ -39,18 +39,19 @@ class Cohort:
 class Adaptive:
     """The pipeline where it pays: rows ahead are free only while a tick is bound by its weights.
 
-    With R requests, L rows of each and a row that adds the share c to a tick, a token takes
-    (1 + R L c)(1 + (L - 1)(1 - a)) at an acceptance of a, and (1 + R c) L without guesses. The a at
-    which they are equal is what a request must reach. Rows that nothing follows cost a tick too:
-    where few requests reach it, ticks have one row of each, and nobody guesses.
+    With L rows of each request a tick takes W, with one of each N (schedule.traffic); a token takes
+    W (1 + (L - 1)(1 - a)) at an acceptance of a, and N L without guesses. The a at which they are
+    equal is what a request must reach. Rows that nothing follows cost a tick too: where few
+    requests reach it, ticks have one row of each, and nobody guesses.
     """
 
     def plan(self, view: StrategyView) -> StrategyPlan:
         """Everything that fits, and the acceptance at which a guess pays."""
-        lanes, load = view.num_lanes, view.num_decode_slots * view.row_cost
+        lanes, requests = view.num_lanes, view.num_decode_slots
         least = 0.0
         if lanes > 1:
-            gain = lanes * (1 + load) / (1 + lanes * load)
+            rows, cost = requests * lanes, view.row_cost
+            gain = lanes * tick_cost(requests, requests, cost) / tick_cost(rows, rows, cost)
             least = 1 - (gain - 1) / (lanes - 1)
         # Steps, so that most ticks find a plan that was made before.
         step = math.ceil(least * _STEPS) / _STEPS

@@ -34,6 +34,9 @@ class Traffic:
 
 
 def tick_cost(rows: int, live: int, row_cost: float) -> float:
-    """A tick of so many rows, of which `live` take a loop: 1 for a tick without rows."""
+    """A tick of so many rows, of which `live` take a loop: 1 for a tick without rows, and where
+    nothing is known of what a row costs."""
+    if not row_cost:
+        return 1.0
     dense = _FREE * min(rows, _FEW) + _DENSE * max(rows - _FEW, 0)
     return 1 + dense + live * max(row_cost - _FREE, 0.0)
