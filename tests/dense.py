@@ -163,7 +163,8 @@ class DenseContext:
 
 def rotate(x: Tensor, positions: Tensor, rope: RopeSpec) -> Tensor:
     """Rotary embedding of x [R, H, d] as complex numbers; angles are float32, as RopeSpec says."""
-    turns = _turns(rope, 1 << int(positions.max()).bit_length())[positions]
+    longest = max(positions.tolist(), default=0)
+    turns = _turns(rope, 1 << longest.bit_length())[positions]
     turned, rest = x[..., : rope.dim].double(), x[..., rope.dim :]
     if rope.interleaved:
         first, second = turned[..., 0::2], turned[..., 1::2]

@@ -237,6 +237,7 @@ def test_memory_is_flat_over_two_hundred_requests(seed: int) -> None:
     built, answers, sizes = build(setup), dict[int, Answer](), []
     storage = built.executor.pool.storage
     before = (storage.data_ptr(), storage.nbytes)
+    _every_count_of_rows(built, setup)
     for first in range(0, 200, 50):
         for i in range(first, first + 50):
             prompt = prompt_of("ouro_b", int(rng.integers(1, 20)), seed + i)
@@ -253,6 +254,18 @@ def test_memory_is_flat_over_two_hundred_requests(seed: int) -> None:
         sizes.append(tensor_bytes())
     assert (storage.data_ptr(), storage.nbytes) == before
     assert max(sizes) == sizes[0], sizes
+
+
+def _every_count_of_rows(built: Built, setup: Setup) -> None:
+    """Ticks of 16 decode rows down to 1: what is kept for each number of rows is there then."""
+    late = {"exit_threshold": 1.0}
+    for i in range(16):
+        built.engine.add(greedy(1000 + i, [1, 2, 3], 2 + i, setup, exit_params=late))
+    counts = set()
+    while built.engine.has_work:
+        built.engine.step()
+        counts.add(sum(record.resident for record in built.scheduler.records.values()))
+    assert counts >= set(range(1, 17))
 
 
 def tensor_bytes() -> int:
