@@ -25,6 +25,9 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+_LONG = ("test_equality", "test_interpreted", "test_tutorial", "test_plugin_new")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--load-seconds", type=float, default=30.0, help="how long tests/load lasts")
     parser.addoption("--seed", type=int, default=None, help="the seed of all random tests")
@@ -44,7 +47,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that a whole run found to be slow are marked so, for `make test-fast`."""
+    """Tests that a whole run found to be slow are marked so, for `make test-fast`. Those of minutes
+    come first: as the last ones they would run alone."""
+    items.sort(key=lambda item: item.path.stem not in _LONG)
     slow = recorded_slow(RECORDS)
     for item in items:
         if item.nodeid in slow:
