@@ -91,7 +91,7 @@ def test_chunks_of_keys_cover_every_row_and_come_down_again() -> None:
         chunks.append(tick.num_chunks)
         submit(tick)
 
-    run._device.submit = checked  # type: ignore[method-assign]
+    run._device.submit = checked  # type: ignore[method-assign]  # watched
     run.measure(5)
     run.stay()
     for _ in range(400):

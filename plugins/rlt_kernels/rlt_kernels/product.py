@@ -121,10 +121,10 @@ def many_product(
 
     x and weight are tensor descriptors with blocks [BM, BK] and [BN, BK]; weight_ptr is the same
     weight: PRE elements of each row of a program's first tile are asked into L2 before the wait for
-    the kernel in front. With SILU the weight is
-    described as [2, N, K], blocks [2, BN / 2, BK], so that gate and up of one tile are one load,
-    one product and, behind it, two halves of a thread's registers (two accumulators with products
-    of half the width: 535 TFLOP/s at 8192 rows where the plain product has 755).
+    the kernel in front. With SILU the weight is described as [2, N, K], blocks [2, BN / 2, BK], so
+    that gate and up of one tile are one load, one product and, behind it, two halves of a thread's
+    registers (two accumulators with products of half the width: 535 TFLOP/s at 8192 rows where the
+    plain product has 755).
     SPECIAL: loads in a warp of their own.
     """
     WIDTH: tl.constexpr = BN // 2 if SILU else BN

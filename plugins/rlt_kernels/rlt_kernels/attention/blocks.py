@@ -88,7 +88,7 @@ def _descriptor(pool: Tensor, padded: int) -> Any:
 def _found() -> tuple[Any, Any]:
     kernels = _kernels()
     if kernels is None:
-        raise RuntimeError("this Triton lacks what rlt_kernels.attention.ring needs")
+        raise RuntimeError("this Triton lacks what rlt_kernels.attention.ring and cells need")
     return kernels
 
 
