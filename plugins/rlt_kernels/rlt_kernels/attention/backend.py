@@ -136,7 +136,7 @@ class TritonAttention:
         turned = write_rows(q, k, v, rows, turn, first)
         if takes_blocks(q, rows):
             width = pool.stride(2)
-            cell_kernel()[(rows.tile_first.shape[0], heads)](
+            cell_kernel()[(heads, rows.tile_first.shape[0])](
                 turned, out, self._blocks.of(pool, padded), rows.pages, rows.page_row, rows.key_len,
                 rows.tile_first, rows.tile_len, first, rows.pages.shape[1], scale / math.log(2),
                 H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,

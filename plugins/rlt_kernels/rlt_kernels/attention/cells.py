@@ -32,6 +32,8 @@ _ANY = (
     "pages_width",
 )
 _PLAIN = ("pages_width", "first_row")
+# Sizes of a head that are mixed at a time: as many registers as there are for a chunk's own.
+HALF = gl.constexpr(64)
 
 
 @gluon.jit(do_not_specialize_on_alignment=_ANY, do_not_specialize=_PLAIN)
@@ -60,41 +62,47 @@ def cell_kernel(
     flat: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, 64, 16])
     wide: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [WARPS, 1], [1, 0])
     dtype: gl.constexpr = q_ptr.dtype.element_ty
-    tile = gl.program_id(0)
-    head = gl.program_id(1)
+    # All heads of the last tiles first: they see the most keys, and would end last. Behind the
+    # tiles of a captured tick there is padding, which has nothing to do.
+    head = gl.program_id(0)
+    tile = gl.num_programs(1) - 1 - gl.program_id(1)
     first = gl.load(tile_first_ptr + tile)
     length = gl.load(tile_len_ptr + tile)
     lane = gl.arange(0, ROWS, layout=gl.SliceLayout(1, flat))
     num_keys = gl.load(key_len_ptr + first + lane, mask=lane < length, other=0).to(gl.int32)
     longest = gl.max(num_keys, 0)
+    shortest = gl.min(gl.where(lane < length, num_keys, longest), 0)
     chunks = (longest + CHUNK - 1) // CHUNK
     table_ptr = pages_ptr + gl.load(page_row_ptr + first) * pages_width
-    column = head // REP * D
-    ring = gl.allocate_shared_memory(dtype, [4, BLOCK, DP], blocks.layout)
-    ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(ready.index(0), count=1)
-    mbarrier.init(ready.index(1), count=1)
-    fence_async_shared()
-    meet()
     if chunks > 0:
+        column = head // REP * D
+        ring = gl.allocate_shared_memory(dtype, [4, BLOCK, DP], blocks.layout)
+        ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+        mbarrier.init(ready.index(0), count=1)
+        mbarrier.init(ready.index(1), count=1)
+        fence_async_shared()
+        meet()
         one, two = block_rows(table_ptr, 0, PAGE, PAGE_ROWS)
         both = BLOCK < longest
         bring(blocks, one, two, column, both, ready.index(0), ring, 0, DP)
         bring(blocks, one + SIDE_ROWS, two + SIDE_ROWS, column, both, ready.index(1), ring, 2, DP)
         q_at = (first - first_row) * H + head
         q = tile_queries(q_ptr, q_at, key_len_ptr + first, length, wide, H, ROWS, D, DP)
-        out = walk_tile(
-            blocks, ring, ready, q, table_ptr, column, num_keys, longest, chunks, scale,
+        left, right = walk_tile(
+            blocks, ring, ready, q, table_ptr, column, num_keys, shortest, longest, chunks, scale,
             flat, wide, ROWS, DP, PAGE, PAGE_ROWS, SIDE_ROWS,
         )  # fmt: skip
+        mbarrier.invalidate(ready.index(0))
+        mbarrier.invalidate(ready.index(1))
         row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, wide))
-        d = gl.arange(0, DP, layout=gl.SliceLayout(0, wide))
-        out_at = ((first + row) * H + head) * D
-        inside = (row < length)[:, None] & (d < D)[None, :]
-        out = gl.convert_layout(out.to(dtype), wide)
-        gl.store(out_ptr + out_at[:, None] + d[None, :], out, mask=inside)
-    mbarrier.invalidate(ready.index(0))
-    mbarrier.invalidate(ready.index(1))
+        d = gl.arange(0, HALF, layout=gl.SliceLayout(0, wide))
+        out_at = (out_ptr + ((first + row) * H + head) * D)[:, None] + d[None, :]
+        inside = (row < length)[:, None]
+        out = gl.convert_layout(left.to(dtype), wide)
+        gl.store(out_at, out, mask=inside & (d < D)[None, :])
+        if DP > HALF:
+            out = gl.convert_layout(right.to(dtype), wide)
+            gl.store(out_at + HALF, out, mask=inside & (HALF + d < D)[None, :])
 
 
 @gluon.jit
@@ -119,16 +127,18 @@ def tile_queries(
 
 @gluon.jit
 def walk_tile(
-    blocks, ring, ready, q, table_ptr, column, num_keys, longest, chunks, scale,
+    blocks, ring, ready, q, table_ptr, column, num_keys, shortest, longest, chunks, scale,
     flat: gl.constexpr, wide: gl.constexpr,
     ROWS: gl.constexpr, DP: gl.constexpr, PAGE: gl.constexpr,
     PAGE_ROWS: gl.constexpr, SIDE_ROWS: gl.constexpr,
 ):  # fmt: skip
-    """The tile's results float32 [ROWS, DP], over all chunks that its last row sees."""
+    """The tile's results, over all chunks that its last row sees: float32 [ROWS, HALF], and the
+    same of the other half of the head, where it is that large."""
     ones = column_of_ones(q.dtype, wide)
     highest = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, flat))
     total = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, flat))
-    mixed = gl.full([ROWS, DP], 0.0, gl.float32, flat)
+    left = gl.full([ROWS, HALF], 0.0, gl.float32, flat)
+    right = left
     one, two = block_rows(table_ptr, gl.minimum(1, chunks - 1), PAGE, PAGE_ROWS)
     for chunk in range(chunks):
         phase = chunk & 1
@@ -139,18 +149,23 @@ def walk_tile(
         s_one, s_two = tile_scores(q, ring, flat, ROWS)
         if more:
             bring(blocks, one, two, column, both, ready.index(0), ring, 0, DP)
-        c_highest, w_one, w_two = tile_weights(s_one, s_two, start, num_keys, scale, flat, q.dtype)
+        s_one, s_two = s_one * scale, s_two * scale
+        if start + CHUNK > shortest:
+            s_one, s_two = visible_scores(s_one, s_two, start, num_keys, flat)
+        c_highest, w_one, w_two = tile_weights(s_one, s_two, q.dtype)
         mbarrier.wait(ready.index(1), phase)
         if more == 0:
             cut(ring, 2, start, longest, wide)
-        c_total, c_mixed = tile_mix(w_one, w_two, ring, ones, flat, ROWS, DP)
+        c_total, c_left, c_right = tile_mix(w_one, w_two, ring, ones, flat, ROWS, DP)
         if more:
             bring(
                 blocks, one + SIDE_ROWS, two + SIDE_ROWS, column, both, ready.index(1), ring, 2, DP
             )
             one, two = block_rows(table_ptr, gl.minimum(chunk + 2, chunks - 1), PAGE, PAGE_ROWS)
-        highest, total, mixed = merge(highest, total, mixed, c_highest, c_total, c_mixed)
-    return finished(total, mixed)
+        if DP > HALF:
+            _, _, right = merge(highest, total, right, c_highest, c_total, c_right)
+        highest, total, left = merge(highest, total, left, c_highest, c_total, c_left)
+    return finished(total, left), finished(total, right)
 
 
 @gluon.jit
@@ -177,13 +192,17 @@ def tile_scores(q, ring, flat: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def tile_weights(
-    one, two, start, num_keys, scale, flat: gl.constexpr, dtype: gl.constexpr
-):  # fmt: skip
-    """(highest score [ROWS], weights [ROWS, BLOCK] of the first and the second block)."""
+def visible_scores(one, two, start, num_keys, flat: gl.constexpr):
+    """The scores of the two blocks, -inf where a row may not see the key."""
     n = start + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, flat))
-    one = gl.where(n[None, :] < num_keys[:, None], one * scale, float("-inf"))
-    two = gl.where((n + BLOCK)[None, :] < num_keys[:, None], two * scale, float("-inf"))
+    one = gl.where(n[None, :] < num_keys[:, None], one, float("-inf"))
+    two = gl.where((n + BLOCK)[None, :] < num_keys[:, None], two, float("-inf"))
+    return one, two
+
+
+@gluon.jit
+def tile_weights(one, two, dtype: gl.constexpr):
+    """(highest score [ROWS], weights [ROWS, BLOCK] of the first and the second block)."""
     highest = gl.maximum(gl.max(one, 1), gl.max(two, 1))
     base = gl.where(highest == float("-inf"), 0.0, highest)[:, None]
     return highest, gl.exp2(one - base).to(dtype), gl.exp2(two - base).to(dtype)
@@ -193,23 +212,31 @@ def tile_weights(
 def tile_mix(
     w_one, w_two, ring, ones, flat: gl.constexpr, ROWS: gl.constexpr, DP: gl.constexpr
 ):  # fmt: skip
-    """(sums of the weights [ROWS], weighted values [ROWS, DP]) of the chunk."""
+    """(sums of the weights [ROWS], weighted values [ROWS, HALF] of either half) of the chunk."""
     WARPS: gl.constexpr = ROWS // 16
     sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, 16, 16])
-    left: gl.constexpr = gl.DotOperandLayout(0, flat, 2)
-    left_of_sums: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
-    a_one, a_two = gl.convert_layout(w_one, left), gl.convert_layout(w_two, left)
-    b_one, b_two = gl.convert_layout(w_one, left_of_sums), gl.convert_layout(w_two, left_of_sums)
-    zeros = gl.full([ROWS, DP], 0.0, gl.float32, flat)
+    operand: gl.constexpr = gl.DotOperandLayout(0, flat, 2)
+    operand_of_sums: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
+    a_one, a_two = gl.convert_layout(w_one, operand), gl.convert_layout(w_two, operand)
+    b_one = gl.convert_layout(w_one, operand_of_sums)
+    b_two = gl.convert_layout(w_two, operand_of_sums)
+    zeros = gl.full([ROWS, HALF], 0.0, gl.float32, flat)
     zeros_total = gl.full([ROWS, 16], 0.0, gl.float32, sums)
-    mixed = warpgroup_mma(a_one, ring.index(2), zeros, use_acc=False, is_async=True)
-    mixed = warpgroup_mma(a_two, ring.index(3), mixed, is_async=True)
     total = warpgroup_mma(b_one, ones, zeros_total, use_acc=False, is_async=True)
     total = warpgroup_mma(b_two, ones, total, is_async=True)
-    total, mixed = warpgroup_mma_wait(0, deps=(total, mixed))
+    one, two = ring.index(2), ring.index(3)
+    left = warpgroup_mma(a_one, one.slice(0, HALF, 1), zeros, use_acc=False, is_async=True)
+    left = warpgroup_mma(a_two, two.slice(0, HALF, 1), left, is_async=True)
+    right = left
+    if DP > HALF:
+        right = warpgroup_mma(a_one, one.slice(HALF, HALF, 1), zeros, use_acc=False, is_async=True)
+        right = warpgroup_mma(a_two, two.slice(HALF, HALF, 1), right, is_async=True)
+        total, left, right = warpgroup_mma_wait(0, deps=(total, left, right))
+    else:
+        total, left = warpgroup_mma_wait(0, deps=(total, left))
     meet()
     # sixteen equal columns: their maximum is any of them
-    return gl.convert_layout(gl.max(total, 1), gl.SliceLayout(1, flat)), mixed
+    return gl.convert_layout(gl.max(total, 1), gl.SliceLayout(1, flat)), left, right
 
 
 @gluon.jit
