@@ -59,6 +59,15 @@ def test_arrivals_one_after_the_other(folder: Path) -> None:
     assert found.ttft_ms.max / 1e3 < found.total_s.median
 
 
+def test_decoding_requests_whose_own_prompts_come_in_turn(folder: Path) -> None:
+    """Guards a request that is done before the last one beside it has begun: with few prompt rows
+    the first ones decode for a long time until then."""
+    setting = Setting(model=str(folder), random_weights=0, num_rows=4)
+    scene = Scene(decodes=4, context=24, quiet=1, prompts=1, prompt_len=5, every=0)
+    found = WavefrontBench(setting, discover(), repeat=1).measure(scene, CHUNKED)
+    assert found.num_waits >= 4
+
+
 def test_the_whole_budget_is_compared_too() -> None:
     """Guards chunked prompts against being measured only in the small chunks of a wavefront."""
     whole = Mode(name="chunked", chunk_size=16)

@@ -30,9 +30,10 @@ class Scene:
     seed: int = 0
 
     def most_ticks(self, loops: int, chunk_size: int) -> int:
-        """From the first arrival to the end, even if prompts and their chunks run one by one."""
-        chunks = -(-self.prompt_len // chunk_size)
-        return self.prompts * (loops * (chunks + ANSWER + 1) + self.every) + 4 * loops
+        """From the first token to the end, even if prompts and their chunks run one by one."""
+        own, chunks = (-(-length // chunk_size) for length in (self.context, self.prompt_len))
+        arriving = self.prompts * (loops * (chunks + ANSWER + 1) + self.every)
+        return self.decodes * loops * own + arriving + 4 * loops
 
     def most_tokens(self, plan: Plan, chunk_size: int) -> int:
         """Of a decoding request, which must not end before the prompts have."""
