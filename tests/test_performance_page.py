@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from docs import performance
+from docs.performance_lines import MISSING
+from rlt_core.bench.answers import Summary
 from rlt_core.bench.arrivals import Scene
 from rlt_core.bench.boundary import Boundary
 from rlt_core.bench.decode import DecodeResult, Point
@@ -93,6 +95,21 @@ WAVEFRONT = WavefrontResult(
     total_s=ONE,
     ticks=14,
 )
+SERVE = Summary(
+    num_requests=9,
+    num_answered=8,
+    seconds=4.0,
+    late_s=0.0,
+    errors={"timeout": 1},
+    times={
+        f"{name}_ms": {"p50": value, "p90": 2 * value, "p99": 2.5 * value}
+        for name, value in (("ttft", 20.0), ("tpot", 5.0), ("itl", 4.0), ("e2e", 1000.0))
+    },
+    prompt_tokens=100,
+    tokens=4800,
+    num_good=8,
+    mean_depth=2.375,
+)
 
 
 @pytest.fixture
@@ -107,6 +124,7 @@ def records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
         ("no-exit", NO_EXIT),
         ("pipeline", PIPELINE),
         ("wavefront", WAVEFRONT),
+        ("serve", SERVE),
     ):
         given = {"strategy": "refill"} if bench == "decode" else {}
         recorder = Recorder.of(bench, setting, plan, registry, given, as_json=True)
@@ -127,10 +145,10 @@ def _rows(text: str) -> list[list[str]]:
 
 def test_nothing_recorded_is_said(tmp_path: Path) -> None:
     """Guards the page of a fresh clone."""
-    assert performance.decode(tmp_path) == performance.MISSING == performance.depth(tmp_path)
-    assert performance.prefill(tmp_path) == performance.MISSING
-    assert performance.no_exit(tmp_path) == performance.MISSING == performance.pipeline(tmp_path)
-    assert performance.wavefront(tmp_path) == performance.MISSING
+    assert performance.decode(tmp_path) == MISSING == performance.depth(tmp_path)
+    assert performance.prefill(tmp_path) == MISSING
+    assert performance.no_exit(tmp_path) == MISSING == performance.pipeline(tmp_path)
+    assert performance.wavefront(tmp_path) == MISSING == performance.serve(tmp_path)
 
 
 def test_decode_stands_beside_peers_of_its_shape_and_gpu(records: Path) -> None:
@@ -195,6 +213,24 @@ def test_pipeline_and_wavefront_rows(records: Path) -> None:
     assert row[:6] == ["4", "2 x 96", "wavefront", "16", "64", "2.00 (2.00 to 2.00)"]
     assert row[6:] == ["1.00", "3.00", "1.50", "2.00", "1.00 (0.90 to 1.25)", "14"]
     assert "does not fit: too big" in performance.wavefront(records)
+
+
+def test_loads_on_one_engine_share_a_table(records: Path) -> None:
+    """Guards quantiles against each other's, and rates and depths that only a column tells."""
+    file = records / "performance-serve.jsonl"
+    line = json.loads(file.read_text().splitlines()[0])
+    line["results"] = SERVE.as_dict()
+    same = line["settings"] | {"lengths": "alpaca"}
+    given = ({"depths": "gate", "rate": 8.0}, {"depths": None, "rate": 16.5})
+    loads = [line | {"settings": same | one} for one in given]
+    file.write_text("\n".join(map(json.dumps, loads)))
+    page = performance.serve(records)
+    assert page.count("```sh") == 1
+    lines = [text.strip("| ").split(" | ") for text in page.splitlines() if "| alpaca" in text]
+    assert lines[1][:4] == ["alpaca", "its own", "16.5", "8 of 9"]
+    assert lines[0][:6] == ["alpaca", "gate", "8", "8 of 9", "2.38", "20.0 / 40.0 / 50.0"]
+    assert lines[0][6:8] == ["5.00 / 10.00 / 12.50", "4.00 / 8.00 / 10.00"]
+    assert lines[0][8:] == ["2.50", "1.00 / 2.00 / 2.50", "1,200"]
 
 
 def test_tables_for_people_have_a_cell_per_head() -> None:
