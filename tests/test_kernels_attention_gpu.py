@@ -215,4 +215,9 @@ def _paged(
         tile_rows=64,
     )
     q, k, v = (part[positions] for part in (text.q, text.k, text.v))
-    return attention.paged(q, k, v, rows, 0.25, turn)
+    first_out = attention.paged(q, k, v, rows, 0.25, turn)
+    # Only later launches with the same rows start before the kernel in front has ended.
+    again = attention.paged(q, k, v, rows, 0.25, turn)
+    there = rows.key_len[:count] > 0
+    assert same(again[there], first_out[there])
+    return again

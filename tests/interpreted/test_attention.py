@@ -11,7 +11,9 @@ import torch
 from rlt_core.contract import RopeSpec
 from rlt_core.contract.protocols import PagedRows
 from rlt_core.runtime.rope import RopeTable, prepare_qk
+from rlt_kernels.attention import backend as backends
 from rlt_kernels.attention.backend import TritonAttention
+from rlt_kernels.attention.blocks import Blocks
 from tests.attention_scenes import Hiding, Memory, Text, dense, dense_row, hide, in_tiles
 
 # numpy computes both sides of a `where`: -inf - -inf on the one that is not taken
@@ -138,6 +140,43 @@ def test_it_turns_and_writes_by_itself(spec: RopeSpec) -> None:
     close(dict(zip(positions.tolist(), found, strict=True)), dense(text), 3e-6)
     page, offset = memory.pages[positions // 16], positions % 16
     torch.testing.assert_close(memory.pool[page, 1, 0, offset], k[positions], rtol=0, atol=1e-6)
+
+
+def test_page_tables_are_not_read_before_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards a kernel that reads which page tables its rows have before the kernel in front has
+    ended, where that one may have written them: in the first call with these rows."""
+    asked = []
+
+    class Ring:
+        def __getitem__(self, grid: object) -> Ring:
+            return self
+
+        def __call__(self, *args: object, **options: object) -> None:
+            asked.append(bool(options.get("launch_pdl")))
+
+    for name in ("pays", "takes_blocks", "can_overlap"):
+        monkeypatch.setattr(backends, name, lambda *args: True)
+    monkeypatch.setattr(backends, "ring_kernel", Ring)
+    monkeypatch.setattr(Blocks, "of", lambda *args: None)
+    attention, text = backend(), Text.random(5, (2, 2, 16), torch.float32)
+    memory = Memory(text, 64, 1)
+    for _ in range(2):
+        rows = PagedRows(
+            pool=memory.pool,
+            unit=1,
+            pages=memory.pages.int().view(1, -1),
+            page_row=torch.zeros(2, dtype=torch.int64),
+            key_len=torch.tensor([8, 9, 0]),
+            num_single=2,
+            tile_first=torch.zeros(0, dtype=torch.int64),
+            tile_len=torch.zeros(0, dtype=torch.int64),
+            tile_rows=64,
+        )
+        for _ in range(3):  # layers
+            attention.paged(text.q[:2], text.k[:2], text.v[:2], rows, 0.25, None)
+    assert asked == [False, True, True] * 2
 
 
 def test_what_does_not_fit_is_named() -> None:
