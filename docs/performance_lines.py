@@ -17,7 +17,7 @@ RECORDS = Path(__file__).resolve().parent / "records"
 Line = dict[str, Any]
 MISSING = "Not recorded yet.\n"
 # Settings that lines of one table may differ in: a column names them, or they change no setting.
-IN_ROWS = {"repeat", "seed", "rate", "depths", "num_requests", "duration", "num_rows"}
+IN_ROWS = {"repeat", "seed", "rate", "depths", "num_requests", "duration"}
 
 
 def read(folder: Path) -> list[Line]:

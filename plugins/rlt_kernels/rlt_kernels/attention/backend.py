@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -91,7 +91,11 @@ class TritonAttention:
         pool = rows.pool[:, rows.unit]
         cos, sin, rope, interleaved = turn_arguments(turn, q)
         pdl = can_overlap(q.device)
-        extra: dict[str, Any] = {**OPTIONS, "num_warps": self._warps}
+        # ring.py reads its rows' tables before the kernel in front has ended, which for the first
+        # call with these rows may be the one that writes which tables are theirs.
+        early = pdl and (not blocks or "called" in rows.kept)
+        rows.kept["called"] = True
+        extra = {**OPTIONS, "num_warps": self._warps} | ({"launch_pdl": True} if early else {})
         padded = max(16, triton.next_power_of_2(size))
         turning = {"ROPE": rope, "INTERLEAVED": interleaved, "PDL": pdl}
         sizes = {
@@ -101,11 +105,6 @@ class TritonAttention:
         steps = (q.stride(0), k.stride(0), v.stride(0))
         if blocks:
             width = pool.stride(2)
-            # It reads its rows' tables before the kernel in front has ended, which for the first
-            # call with these rows may be the one that writes which tables are theirs.
-            if "ring" in rows.kept:
-                extra["launch_pdl"] = pdl
-            rows.kept["ring"] = True
             ring_kernel()[(num, groups, splits)](
                 q, k, v, out, self._blocks.of(pool, padded), pool, rows.pages, rows.page_row,
                 rows.key_len, cos, sin, highest, total, mixed, arrived,
@@ -122,7 +121,7 @@ class TritonAttention:
             *strides(pool), rows.pages.shape[1], *steps, hidden.shape[-1], cos.stride(0),
             scale / math.log(2), chunks,
             STORE=rows.store, HIDES=rows.hidden is not None, DOT="ieee", WHOLE=_whole(pool),
-            **sizes, **turning, **extra, **({"launch_pdl": True} if pdl else {}),
+            **sizes, **turning, **extra,
         )  # fmt: skip
 
     def _cells(
