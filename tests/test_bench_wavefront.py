@@ -10,9 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rlt_core.bench.arrivals import Scene
-from rlt_core.bench.subject import Setting
-from rlt_core.bench.wavefront import Mode, WavefrontBench, modes
+from rlt_core.bench.arrivals import Arrivals, Scene
+from rlt_core.bench.subject import Setting, check_setting, opened
+from rlt_core.bench.wavefront import Mode, WavefrontBench, modes, setting_of
 from rlt_core.cli import bench, main
 from rlt_core.contract.errors import RltError
 from rlt_core.plugins.registry import discover
@@ -66,6 +66,24 @@ def test_decoding_requests_whose_own_prompts_come_in_turn(folder: Path) -> None:
     scene = Scene(decodes=4, context=24, quiet=1, prompts=1, prompt_len=5, every=0)
     found = WavefrontBench(setting, discover(), repeat=1).measure(scene, CHUNKED)
     assert found.num_waits >= 4
+
+
+def test_waits_stand_beside_those_of_the_same_tokens_without_prompts(folder: Path) -> None:
+    """Guards p99 against contexts that grow while prompts are there: the run without prompts has
+    every token in which the other one waited for them, and no less room for it."""
+    setting = Setting(model=str(folder), random_weights=0, num_rows=4)
+    scene = Scene(decodes=3, context=9, quiet=2, prompts=2, prompt_len=14, every=3)
+    plan = check_setting(setting, discover())
+    for mode in (CHUNKED, Mode(name="chunked", chunk_size=2)):
+        lengths = scene.lengths(plan, mode.chunk_size, 4)
+        with opened(setting_of(setting, mode), lengths, discover()) as subject:
+            alone = Arrivals(subject, scene, mode.chunk_size).alone()
+            seen = Arrivals(subject, scene, mode.chunk_size).run()
+        assert len(seen.waits) >= 3 * seen.ticks // 4 - 3
+        missing = set(seen.waits) - set(alone)
+        # the last wait ends after the last prompt has
+        assert len(missing) <= 3 * 2, (mode, missing)
+        assert min(token for _, token in seen.waits) >= 2 + 2
 
 
 def test_the_whole_budget_is_compared_too() -> None:

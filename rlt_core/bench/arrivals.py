@@ -1,4 +1,4 @@
-"""Long prompts that arrive among decoding requests: one run, timed event by event."""
+"""Long prompts that arrive among decoding requests, and those alone: runs, timed event by event."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from rlt_core.schedule.request import EngineRequest
 
 WARM_TOKENS, ANSWER = 2, 4
 
+# Seconds before a token, by request and the token's index.
+Waits = dict[tuple[int, int], float]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
@@ -29,36 +32,45 @@ class Scene:
     every: int
     seed: int = 0
 
-    def most_ticks(self, loops: int, chunk_size: int) -> int:
-        """From the first token to the end, even if prompts and their chunks run one by one."""
+    def most_ticks(self, loops: int, chunk_size: int, width: int) -> int:
+        """From the first token to the end, `width` cells a tick: list scheduling, which leaves
+        none idle while a prompt waits, is late by the length of one prompt at most (Graham 1966)."""
         own, chunks = (-(-length // chunk_size) for length in (self.context, self.prompt_len))
-        arriving = self.prompts * (loops * (chunks + ANSWER + 1) + self.every)
-        return self.decodes * loops * own + arriving + 4 * loops
+        work = self.decodes * own + self.prompts * chunks
+        late = own + chunks + self.prompts * (ANSWER + 1)
+        return loops * (-(-work // width) + late + 4) + self.prompts * self.every
 
-    def most_tokens(self, plan: Plan, chunk_size: int) -> int:
+    def most_tokens(self, plan: Plan, chunk_size: int, budget: int) -> int:
         """Of a decoding request, which must not end before the prompts have."""
-        ticks = self.most_ticks(plan.shape.loops, chunk_size)
-        # A strategy that guesses gives up to a token a tick.
-        pace = plan.shape.loops if not plan.draft_depth else 1
-        return WARM_TOKENS + self.quiet + ticks // pace + 1
+        ticks = self.most_ticks(plan.shape.loops, chunk_size, max(1, budget // chunk_size))
+        return WARM_TOKENS + self.quiet + ticks // _pace(plan) + 1
 
-    def lengths(self, plan: Plan, chunk_size: int) -> list[Lengths]:
+    def busy_tokens(self, plan: Plan, chunk_size: int, budget: int) -> int:
+        """That a decoding request makes while there are prompts, about."""
+        chunks, width = -(-self.prompt_len // chunk_size), max(1, budget // chunk_size)
+        ticks = plan.shape.loops * max(chunks, -(-self.prompts * chunks // width))
+        return (ticks + self.prompts * self.every) // _pace(plan) + 1
+
+    def lengths(self, plan: Plan, chunk_size: int, budget: int) -> list[Lengths]:
         """Of every resident."""
-        most = self.context + self.most_tokens(plan, chunk_size)
+        most = self.context + self.most_tokens(plan, chunk_size, budget)
         decoding = Lengths(prompt=self.context, total=most)
         arriving = Lengths(prompt=self.prompt_len, total=self.prompt_len + ANSWER)
         return [decoding] * self.decodes + [arriving] * self.prompts
 
 
+def _pace(plan: Plan) -> int:
+    """Ticks of a token; a strategy that guesses gives up to one a tick."""
+    return plan.shape.loops if not plan.draft_depth else 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a run gave. quiet, busy: seconds between tokens of the decoding requests, before the
-    first arrival and from it until all prompts have their first tokens. first: seconds from each
-    arrival to its first token. total, ticks: from the first arrival to the last first token.
-    tokens: of every request, the decoding ones first."""
+    """What a run gave. waits: of the decoding requests, from the first arrival until all prompts
+    have their first tokens. first: seconds from each arrival to its first token. total, ticks: from
+    the first arrival to the last first token. tokens: of every request, the decoding ones first."""
 
-    quiet: list[float]
-    busy: list[float]
+    waits: Waits
     first: list[float]
     total: float
     ticks: int
@@ -70,35 +82,47 @@ class Arrivals:
 
     def __init__(self, subject: Subject, scene: Scene, chunk_size: int) -> None:
         self._engine, self._scene, self._plan = subject.engine, scene, subject.plan
-        self._most, num = scene.most_tokens(subject.plan, chunk_size), scene.decodes + scene.prompts
+        self._sizes = subject.plan, chunk_size, subject.parts.sizes.engine.num_places
+        num = scene.decodes + scene.prompts
         self._tokens: list[list[int]] = [[] for _ in range(num)]
         self._times: list[list[float]] = [[] for _ in range(num)]
         self._decoding, self._arriving = range(scene.decodes), range(scene.decodes, num)
         self._ticks = 0
 
+    def alone(self) -> Waits:
+        """The decoding requests without the prompts, for about as many tokens; it warms up, too."""
+        self._start()
+        before, busy = WARM_TOKENS + self._scene.quiet, self._scene.busy_tokens(*self._sizes)
+        self._until(self._decoding, before + busy)
+        self._end()
+        return self._waits(0.0, perf_counter())
+
     def run(self) -> Seen:
-        """Warm up, the quiet stretch, the arrivals; all requests have ended then."""
-        for index in self._decoding:
-            self._add(index, self._scene.context, self._most)
-        self._until(self._decoding, WARM_TOKENS)
-        started = perf_counter()
+        """The quiet stretch, then the arrivals; all requests have ended then."""
+        self._start()
         self._until(self._decoding, WARM_TOKENS + self._scene.quiet)
         before, arrived = self._ticks, self._arrive()
         self._until(self._arriving, 1)
-        ticks, ended = self._ticks - before, perf_counter()
+        ticks, ended = self._ticks - before, max(self._times[i][0] for i in self._arriving)
         # Each wait that began counts with its whole length.
-        self._until(self._decoding, max(len(self._tokens[i]) for i in self._decoding) + 1)
-        busy = self._gaps(arrived[0], perf_counter())
+        made = [len(self._tokens[i]) for i in self._decoding]
+        for index, num in zip(self._decoding, made, strict=True):
+            self._until([index], num + 1)
+        waits = self._waits(arrived[0], ended)
         self._until(self._arriving, ANSWER)
         self._end()
         return Seen(
-            quiet=self._gaps(started, arrived[0]),
-            busy=busy,
+            waits=waits,
             first=[self._times[i][0] - at for i, at in zip(self._arriving, arrived, strict=True)],
             total=ended - arrived[0],
             ticks=ticks,
             tokens=self._tokens,
         )
+
+    def _start(self) -> None:
+        most = self._scene.most_tokens(*self._sizes)
+        for index in self._decoding:
+            self._add(index, self._scene.context, most)
 
     def _arrive(self) -> list[float]:
         """Hand over the prompts; when each was."""
@@ -144,11 +168,14 @@ class Arrivals:
                 self._tokens[index].append(token)
                 self._times[index].append(now)
 
-    def _gaps(self, after: float, until: float) -> list[float]:
-        """Seconds between tokens of the decoding requests, of those that end in this stretch."""
-        times = [self._times[i] for i in self._decoding]
-        pairs = [pair for one in times for pair in pairwise(one)]
-        return [now - last for last, now in pairs if after < now <= until]
+    def _waits(self, after: float, until: float) -> Waits:
+        """Of the decoding requests, those that share some time with this stretch."""
+        return {
+            (index, token): now - last
+            for index in self._decoding
+            for token, (last, now) in enumerate(pairwise(self._times[index]), 1)
+            if after < now and last < until
+        }
 
     def _end(self) -> None:
         for index in self._decoding:

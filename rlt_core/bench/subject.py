@@ -69,9 +69,13 @@ class Setting:
         """Whether the device is a GPU."""
         return self.device.startswith("cuda")
 
+    @property
+    def rows(self) -> int:
+        """Prompt rows in progress."""
+        return self.num_rows or (CUDA_ROWS if self.on_gpu else CPU_ROWS)
+
     def config(self) -> StageConfig:
         """Without the sizes of residents and pool."""
-        rows = self.num_rows or (CUDA_ROWS if self.on_gpu else CPU_ROWS)
         return StageConfig(
             model_path=self.model,
             random_weights=self.random_weights,
@@ -87,7 +91,7 @@ class Setting:
             exact=self.exact,
             graphs=self.graphs,
             page_size=self.page_size,
-            num_rows=rows,
+            num_rows=self.rows,
             chunk_size=self.chunk_size,
             # The same prompts run again and again, and are to be computed each time.
             prefix_cache=False,

@@ -1,16 +1,18 @@
 """`rlt bench wavefront`: long prompts that arrive among decoding requests, by prompt mode.
 
-N requests decode; after a quiet stretch M prompts of P random tokens arrive. For each mode, with
-the same number of prompt rows in progress (the budget B of a tick):
+N requests decode; after a while M prompts of P random tokens arrive. For each mode, with the same
+number of prompt rows in progress (the budget B of a tick):
 
     TTFT     from a prompt's arrival to its first token
-    ITL      seconds between tokens of the decoding requests, in the quiet stretch and from the
-             first arrival until every prompt has its first token; a wait counts where it ends
+    ITL      seconds between tokens of the decoding requests, from the first arrival until every
+             prompt has its first token; a wait counts where it ends
+    quiet    ITL of the same tokens in a run without the prompts: their contexts grow meanwhile
     total    from the first arrival to the last first token
 
 Modes: `chunked` and `wavefront` with chunks of C rows, and `chunked` with chunks of the whole
 budget, which fills the rows of a tick with one prompt as the wavefront does, but with one chunk.
-Each mode runs once to warm up, then `repeat` times; waits of all repeats stand in one distribution.
+Each mode runs once without the prompts, then `repeat` times with them; waits of all repeats stand
+in one distribution.
 The tokens must be the same in all modes and repeats.
 
     rlt bench wavefront --random-weights FOLDER --decodes 32 --prompts 8 --prompt-len 4096
@@ -23,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from rlt_core.bench.arrivals import Arrivals, Scene, Seen
+from rlt_core.bench.arrivals import Arrivals, Scene, Seen, Waits
 from rlt_core.bench.spread import Spread
 from rlt_core.bench.subject import Setting, check_setting, opened
 from rlt_core.contract.errors import RltError
@@ -43,8 +45,8 @@ class Mode:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WavefrontResult:
     """One mode. Milliseconds but for total_s; ttft_ms: least, median and most over prompts and
-    repeats; p50 and p99: of waits between tokens, quiet_* without prompts. ticks: of the first
-    repeat. num_waits: how many busy waits the percentiles are of."""
+    repeats; p50 and p99: of waits between tokens, quiet_* of the same ones without prompts. ticks:
+    of the first repeat. num_waits: how many waits with prompts the percentiles are of."""
 
     scene: Scene
     mode: Mode
@@ -82,16 +84,15 @@ class WavefrontBench:
         """One mode. Raises CapacityError, and RltError where tokens differ from another mode's."""
         setting = setting_of(self._setting, mode)
         plan = check_setting(setting, self._registry)
-        lengths = scene.lengths(plan, mode.chunk_size)
+        budget = setting.rows
+        lengths = scene.lengths(plan, mode.chunk_size, budget)
         with opened(setting, lengths, self._registry) as subject:
-            budget = subject.parts.sizes.engine.num_places
-            runs = [
-                Arrivals(subject, scene, mode.chunk_size).run() for _ in range(self._repeat + 1)
-            ]
+            alone = Arrivals(subject, scene, mode.chunk_size).alone()
+            runs = [Arrivals(subject, scene, mode.chunk_size).run() for _ in range(self._repeat)]
         for run in runs:
             if self._setting.exact:
                 self._compare(run.tokens, mode)
-        return _result(scene, mode, budget, runs[1:])
+        return _result(scene, mode, budget, alone, runs)
 
     def _compare(self, tokens: Tokens, mode: Mode) -> None:
         """Decoding requests as far as both made tokens; how many depends on the time taken."""
@@ -118,9 +119,11 @@ def modes(budget: int, chunk_size: int) -> list[Mode]:
     return found if whole in found else [whole, *found]
 
 
-def _result(scene: Scene, mode: Mode, budget: int, runs: Sequence[Seen]) -> WavefrontResult:
-    busy = [wait for run in runs for wait in run.busy]
-    quiet = [wait for run in runs for wait in run.quiet]
+def _result(
+    scene: Scene, mode: Mode, budget: int, alone: Waits, runs: Sequence[Seen]
+) -> WavefrontResult:
+    busy = [wait for run in runs for wait in run.waits.values()]
+    quiet = [alone[token] for run in runs for token in run.waits if token in alone]
     return WavefrontResult(
         scene=scene,
         mode=mode,

@@ -127,7 +127,7 @@ def wavefront(
     compared = modes(rows, chunk)
     for mode in compared:
         check_setting(setting_of(setting, mode), registry)
-        longest = max(one.total for one in scene.lengths(plan, mode.chunk_size))
+        longest = max(one.total for one in scene.lengths(plan, mode.chunk_size, rows))
         fix = "Fix: a smaller --prompt-len or --prompts, or larger chunks"
         check_length(plan, "--prompt-len", scene.prompt_len, longest, fix)
     given = {"strategy": strategy, "repeat": repeat, "seed": seed}
