@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from rlt_core.runtime.batch import NUM_PROMPT_COLUMNS, PromptRows
+from rlt_core.runtime.fused_ticks import FusedTicks
 from rlt_core.runtime.graphs import prompt_counts, row_counts
+from rlt_core.runtime.mixed_inputs import MixedInputs
+from rlt_core.runtime.residents import Needs
 from rlt_core.runtime.tick_rows import Batch, TickTensors
 from rlt_core.schedule.request import EngineRequest
 from tests.engines import Answer, Built, Setup, build, greedy, run_together
@@ -223,3 +227,32 @@ def test_a_table_too_many_leaves_the_captured_ticks_alone() -> None:
     options.version += 1
     run_together(built, [greedy(0, [3, 4], 3, setup)])
     assert set(ran) == {"decode, eager", "mixed, eager"}
+
+
+def test_which_ticks_are_fused() -> None:
+    """Masks that the head does not wait for; a mask variant of a tick of prompts alone, which needs
+    no head and is captured in no other; prompts that hand states on, or whose outputs are known, in
+    steps that know nothing of that."""
+    setup = Setup(model="ouro_b", policy="fixed", num_slots=2)
+    built, _ = captured(build(setup))
+    fused = FusedTicks(*(cast(Any, name) for name in ("decode", "mixed")))
+    graphs = built.executor._graphs
+    assert graphs is not None
+    found: dict[tuple[bool, bool, bool], Any] = {
+        (type(inputs) is MixedInputs, tensors.leaves, needs.masks): fused.of(tensors, needs)
+        for inputs, rows, _ in graphs._kinds
+        for tensors in [inputs.tensors(rows[0])]
+        for needs in (Needs(), Needs(masks=True))
+    }
+    assert found == {
+        (False, True, False): "decode",
+        (False, True, True): None,
+        (True, True, False): "mixed",
+        (True, True, True): None,
+        (True, False, False): "mixed",
+        (True, False, True): "mixed",
+    }
+    columns = np.zeros((NUM_PROMPT_COLUMNS, 2), np.int64)
+    prompt = PromptRows(tick=0, columns=columns, cell_start=np.array([0, 2]))
+    eager = built.executor.inputs.of(0, np.zeros(0, np.int64), prompt, 1)
+    assert fused.of(eager, Needs()) is None

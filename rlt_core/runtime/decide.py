@@ -58,12 +58,13 @@ class Decider:
         state: Tensor,
         before: Tensor,
         ctx: Launch,
-        index: Tensor | None,
+        index: Tensor | slice | None,
         t: TickTensors,
     ) -> Tensor:
         """What the policy says of the rows that ask it: bool [A]. Others leave by what is known.
 
-        index int64 [A]: where those rows are in state and before; None: all of them ask."""
+        index int64 [A] or a slice: where those rows are in state and before; None: all of them
+        ask."""
         s, signals = self.slots, self._signals(state, before, ctx)
         if index is not None:
             signals = {name: values[index] for name, values in signals.items()}

@@ -54,10 +54,6 @@ class DecodeInputs:
             least_acceptance=parts["least"][0],
         )
 
-    def prepared(self, tensors: TickTensors) -> TickTensors:
-        """The tensors with what has to be made of the inbox in the tick itself; nothing here."""
-        return tensors
-
     def idle(self, rows: int) -> None:
         """Send a tick of `rows` decode rows in which nothing happens, to capture on."""
         host = self.inbox.host()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from rlt_core.contract.specs import Entry
-from rlt_core.contract.steps import DecodeSteps, RunningRows
+from rlt_core.contract.steps import DecodeSteps, LeavingRows, RunningRows
 from rlt_core.runtime.collect import Results
 from rlt_core.runtime.context import Launch
 from rlt_core.runtime.fused_tick import FusedTick
@@ -35,10 +35,14 @@ class DecodeTick(FusedTick):
         return self.steps.settle(self._arrays, rows, says, tick, full=self.full)
 
     def _leave(self, t: TickTensors, tick: Tensor, counts: Tensor) -> Results:
-        s, arrays = self.slots, self._arrays
         leaving = self.steps.leave(
-            arrays, t.decode_slots, tick, places=t.num_leave, min_leave=self.min_leave
+            self._arrays, t.decode_slots, tick, places=t.num_leave, min_leave=self.min_leave
         )
+        return self._emit(leaving, counts, t)
+
+    def _emit(self, leaving: LeavingRows, counts: Tensor, t: TickTensors) -> Results:
+        """Coda, head and sampling of these rows, and their slots' next tokens."""
+        s, arrays = self.slots, self._arrays
         at = self._coda_rows(leaving, leaving.position, t.coda_tiles, t.num_chunks)
         ctx = Launch(self.services, at, s, num_rows=leaving.count)
         state = self.model.coda(s.read_state.index_select(0, leaving.home), ctx)

@@ -25,11 +25,9 @@ from rlt_core.runtime.checks import CheckingEmitter
 from rlt_core.runtime.collect import Pending, Results, results_of
 from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
-from rlt_core.runtime.decode_tick import DecodeTick
 from rlt_core.runtime.emit import Emitter
-from rlt_core.runtime.fused_tick import FusedTick
+from rlt_core.runtime.fused_ticks import make_fused
 from rlt_core.runtime.graphs import TickGraphs, variants
-from rlt_core.runtime.lane_tick import LaneTick
 from rlt_core.runtime.operators import build_operators
 from rlt_core.runtime.options import OptionSlots
 from rlt_core.runtime.philox import random_bits
@@ -89,7 +87,7 @@ class Executor:
         self.program = self._make_program(plan, checked, decider)
         self.emitter = self.program.emitter
         self._has_coda = plan.shape.has_coda_layers
-        self._decode = self._make_decode(plan)
+        self._fused = make_fused(plan, self.program)
         self.inputs = TickInputs(
             config,
             self.device,
@@ -100,6 +98,7 @@ class Executor:
             guesses=plan.draft_depth > 0,
             # In mode full rows that were read must go on in every tick.
             narrows=plan.strategy.adapts and not full,
+            walks=self.services.paged is not None,
         )
         self._upload, self._residents = Upload(self.device), Residents(config.num_slots)
         self._graphs: TickGraphs | None = None
@@ -125,16 +124,6 @@ class Executor:
             return TickProgram(*parts, Emitter(slots, keep_logits=keep), **rules)
         checks = CheckingEmitter(slots, keep_logits=keep, lanes=slots.lanes)
         return PipelineProgram(*parts, checks=checks, draft=plan.draft_depth, **rules)
-
-    def _make_decode(self, plan: Plan) -> FusedTick | None:
-        """Ticks of decode rows alone, where a plugin has steps for them."""
-        ops, program = plan.ops, self.program
-        if isinstance(program, PipelineProgram):
-            if "lane_steps" not in ops:
-                return None
-            steps = _make(ops["lane_steps"].factory)
-            return LaneTick(program, steps, has_coda=self._has_coda)
-        return DecodeTick(program, _make(ops["steps"].factory)) if "steps" in ops else None
 
     @property
     def num_in_flight(self) -> int:
@@ -173,10 +162,9 @@ class Executor:
         return self._in_flight.popleft().wait()
 
     def _run(self, t: TickTensors) -> Results:
-        """One tick: in fused steps where there are some, no prompt rows and no masks."""
-        if self._decode is None or t.has_prompt or self.emitter.needs.masks:
-            return results_of(self.program(t))
-        return self._decode(t)
+        """One tick, in fused steps where there are some for it."""
+        tick = self._fused.of(t, self.emitter.needs)
+        return results_of(self.program(t)) if tick is None else tick(t)
 
     def _apply(self, tick: TickInput) -> None:
         """What the host changed, in stream order before the tick's work."""
@@ -206,8 +194,8 @@ class Executor:
 
     def _change(self, limits: Tensor, at: Tensor, page: Tensor) -> None:
         """The same of tensors: limits int64 [S]; entries and pages int64 [N]."""
-        if self._decode is not None:
-            self._decode.apply(limits, at, page)
+        if self._fused.decode is not None:
+            self._fused.decode.apply(limits, at, page)
             return
         self.slots.page_limit[:-1] = limits
         self.slots.tables.view(-1)[at] = page.int()

@@ -1,8 +1,8 @@
-"""A tick of decode rows alone, with its bookkeeping in fused steps (contract.steps).
+"""A tick with its bookkeeping in fused steps (contract.steps).
 
 The same as TickProgram on the same rows, to the bit; that one also serves where no plugin gives
-steps, and for ticks with prompt rows. What differs where a slot has several rows is left to
-DecodeTick and LaneTick.
+steps, and most ticks with prompt rows. What differs where a slot has several rows, and where there
+are prompt rows, is left to DecodeTick, LaneTick and MixedTick.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rlt_core.runtime.tiles import Tiles
 
 
 class FusedTick(ABC):
-    """The fused form of a TickProgram for ticks without prompt rows."""
+    """The fused form of a TickProgram."""
 
     def __init__(self, program: TickProgram, rows: RowSteps) -> None:
         self.model: LoopedModel = program.model
@@ -122,13 +122,14 @@ class FusedTick(ABC):
             given = s.options.chains[rows.slot] & (rows.position > 0)
             chained = (s.read_state[rows.slot], given)
         at = self._rows(rows, t, depth=self._none(rows.slot), live=rows.enters)
-        num = num_to_last(rows.enters) if self._counts_entering else None
+        num = num_to_last(rows.enters) if self._counts_entering else t.num_rows
         ctx = Launch(self.services, at, s, chained=chained, num_rows=num)
         entering = self.model.prelude(rows.token, ctx)
         return self._row_steps.mix(entering, s.state, rows)
 
     def _launch(self, rows: RunningRows, t: TickTensors) -> Launch:
-        return Launch(self.services, self._rows(rows, t, rows.depth, rows.live), self.slots)
+        at = self._rows(rows, t, rows.depth, rows.live)
+        return Launch(self.services, at, self.slots, num_rows=t.num_rows)
 
     def _rows(self, rows: RunningRows, t: TickTensors, depth: Tensor, live: Tensor) -> Rows:
         runs = live is rows.live
@@ -155,9 +156,11 @@ class FusedTick(ABC):
     def _says(
         self, rows: RunningRows, state: Tensor, before: Tensor, ctx: Launch, t: TickTensors
     ) -> Tensor | None:
-        """The policy's word on every row; None where it never has one."""
+        """The policy's word on the rows that ask it, the first of them or all; None where it never
+        has one."""
         if not self.decide.may_exit:
             return None
+        num = t.asks.shape[0]
         asking = Batch(
             home=rows.home,
             slot=rows.slot,
@@ -168,7 +171,10 @@ class FusedTick(ABC):
             live=rows.live,
             enters=rows.enters,
         )
-        return self.decide.says(asking, state, before, ctx, None, t)
+        if num == rows.slot.shape[0]:
+            return self.decide.says(asking, state, before, ctx, None, t)
+        first = slice(num)
+        return self.decide.says(asking.rows(first), state, before, ctx, first, t)
 
     def _coda_rows(
         self, leaving: LeavingRows, position: Tensor, tiles: Tiles, num_chunks: int

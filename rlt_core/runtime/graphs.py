@@ -101,7 +101,7 @@ class TickGraphs:
         parts = inputs.inbox.parts
         self._emitter.needs = needs
         self._apply(parts["limits"], parts["at"], parts["page"])
-        return self._run(inputs.prepared(tensors))
+        return self._run(tensors)
 
 
 def row_counts(most: int) -> list[int]:

@@ -9,15 +9,11 @@ import torch
 
 from rlt_core.runtime.batch import (
     EXIT_AT,
-    FIRST_TICK,
     I64,
-    KNOWN_NEXT,
-    NUM_PROMPT_COLUMNS,
     PLACE,
     POSITION,
     RULE,
     SLOT,
-    TARGET,
     TOKEN,
     EngineConfig,
     TickInput,
@@ -30,6 +26,8 @@ from rlt_core.runtime.tiles import Tiles, single_tiles, tile_arrays
 
 # Cells, and prompts that end, of one captured tick.
 NUM_CELLS, NUM_ENDS = 64, 32
+# What such a tick reads of PromptRows.columns, the first of them.
+NUM_COLUMNS = 1 + max(PLACE, SLOT, TOKEN, POSITION, EXIT_AT, RULE)
 
 
 class MixedInputs(DecodeInputs):
@@ -55,6 +53,7 @@ class MixedInputs(DecodeInputs):
         leaves: bool = True,
     ) -> None:
         self.prompt_rows, self._has_coda, self._lanes = prompt_rows, has_coda, inputs.lanes
+        self._walks = inputs.walks
         self._leaves = leaves
         self._all_ask = not inputs.peeks
         self._num_tiles = prompt_rows // inputs.lanes + NUM_CELLS
@@ -92,8 +91,8 @@ class MixedInputs(DecodeInputs):
             position=columns[POSITION],
             exit_at=columns[EXIT_AT],
             rule=columns[RULE],
-            known_next=columns[KNOWN_NEXT],
-            target=columns[TARGET],
+            known_next=none,
+            target=none,
             depth=parts["depth"],
             finish=parts["finish"],
             emit=torch.arange(NUM_ENDS, device=device),
@@ -106,34 +105,40 @@ class MixedInputs(DecodeInputs):
             has_prompt=True,
             enters=True,
             leaves=self._leaves,
+            plain=True,
+            tiles=self._tiles(rows * self._fan),
+            # The lower half of an int64, where bytes go from low to high as they do on every GPU.
+            num_rows=parts["rows"].view(torch.int32)[:1],
         )
 
-    def prepared(self, tensors: TickTensors) -> TickTensors:
-        """With the tiles of the decode rows, which never change, and those of the cells."""
-        alone, parts = tensors.tiles, self.inbox.parts
-        rows = alone.num_single
-        none = rows + self.prompt_rows  # made for these rows alone, they mark no row by `rows`
-        tiles = Tiles(
-            rows=torch.cat((torch.where(alone.rows == rows, none, alone.rows), parts["tile_rows"])),
-            row_tile=torch.cat((alone.row_tile, parts["row_tile"])),
-            row_lane=torch.cat((alone.row_lane, parts["row_lane"])),
-            first=torch.cat((alone.first, parts["tile_first"])),
-            length=torch.cat((alone.length, parts["tile_len"])),
-            num_single=rows,
+    def _tiles(self, alone: int) -> Tiles:
+        """Of that many decode rows and of the cells, as the host sends them: a tick makes
+        nothing of them."""
+        parts, tiles = self.inbox.parts, alone + self._num_tiles
+        # What nobody reads is not sent; its shape counts.
+        none = torch.zeros(1, 1, dtype=torch.int64, device=parts["columns"].device)
+        rows = alone + self.prompt_rows
+        return Tiles(
+            rows=none.expand(tiles, self._lanes) if self._walks else parts["tile_rows"][:tiles],
+            row_tile=parts["row_tile"][:rows],
+            row_lane=none[0].expand(rows) if self._walks else parts["row_lane"][:rows],
+            first=parts["tile_first"][:tiles],
+            length=parts["tile_len"][:tiles],
+            num_single=alone,
         )
-        return replace(tensors, tiles=tiles, num_rows=parts["rows"].int())
 
     def _shapes(self, most: int) -> dict[str, tuple[int, ...]]:
-        num, tiles = self.prompt_rows, self._num_tiles
+        num, alone = self.prompt_rows, most * self._fan
+        tiles, rows = alone + self._num_tiles, alone + num
+        places = {"tile_rows": (tiles, self._lanes), "row_lane": (rows,)}
         return {
             **super()._shapes(most),
             "rows": (1,),
-            "columns": (NUM_PROMPT_COLUMNS, num),
+            "columns": (NUM_COLUMNS, num),
             "depth": (num,),
             "finish": (NUM_ENDS,),
-            "tile_rows": (tiles, self._lanes),
-            "row_tile": (num,),
-            "row_lane": (num,),
+            **({} if self._walks else places),
+            "row_tile": (rows,),
             "tile_first": (tiles,),
             "tile_len": (tiles,),
         }
@@ -142,35 +147,33 @@ class MixedInputs(DecodeInputs):
         super()._fill(host, tick, rows)
         prompt, num = tick.prompt, len(tick.prompt)
         host["rows"][0] = rows * self._fan + num
-        host["columns"][:, :num] = prompt.columns
+        host["columns"][:, :num] = prompt.columns[:NUM_COLUMNS]
         host["depth"][:num] = prompt.depth
         self._pad(host, num)
         ends = np.flatnonzero(prompt.last & prompt.emit)
         host["finish"][: len(ends)], host["finish"][len(ends) :] = ends, self.prompt_rows - 1
-        alone = rows * self._fan
+        self._put_tiles(host, rows * self._fan, prompt.cell_start)
+
+    def _put_tiles(self, host: dict[str, I64], alone: int, cell_start: I64) -> None:
+        """The tiles of that many decode rows and of the cells; padding is in the first behind the
+        decode rows, which has no row of it."""
         none = alone + self.prompt_rows
-        found = tile_arrays(alone, prompt.cell_start, self._lanes, none)
-        tile_rows, row_tile, row_lane, first, length = (part[alone:] for part in found)
-        tiles = len(tile_rows)
-        host["tile_rows"][:tiles], host["tile_rows"][tiles:] = tile_rows, none
-        host["tile_first"][:tiles], host["tile_first"][tiles:] = first, 0
-        host["tile_len"][:tiles], host["tile_len"][tiles:] = length, 0
-        host["row_tile"][:num], host["row_tile"][num:] = row_tile, alone
-        host["row_lane"][:num], host["row_lane"][num:] = row_lane, 0
+        found = tile_arrays(alone, cell_start, self._lanes, none)
+        names = ("tile_rows", "row_tile", "row_lane", "tile_first", "tile_len")
+        for name, made, padding in zip(names, found, (none, alone, 0, 0, 0), strict=True):
+            if name in host:
+                host[name][: len(made)], host[name][len(made) :] = made, padding
 
     def _pad(self, host: dict[str, I64], num: int) -> None:
         """Rows from `num` on belong to the sentinel slot, whose home is place -1."""
         columns = host["columns"]
         columns[:, num:] = 0
         columns[SLOT, num:], columns[PLACE, num:] = self._num_slots, -1
-        columns[KNOWN_NEXT, num:] = columns[TARGET, num:] = -1
-        columns[EXIT_AT, num:], columns[FIRST_TICK, num:] = 1, 0
+        columns[EXIT_AT, num:] = 1
         host["depth"][num:] = 1
 
     def _idle_rows(self, host: dict[str, I64], rows: int) -> None:
         self._pad(host, 0)
         host["rows"][0] = rows * self._fan
         host["finish"][:] = self.prompt_rows - 1
-        host["tile_rows"][:] = rows * self._fan + self.prompt_rows
-        for name in ("tile_first", "tile_len", "row_tile", "row_lane"):
-            host[name][:] = 0
+        self._put_tiles(host, rows * self._fan, np.zeros(1, np.int64))

@@ -160,6 +160,8 @@ class Slots:
     def row_params(self, slot: Tensor, position: Tensor) -> Mapping[str, Tensor]:
         """Policy parameters of rows: slot, position int64 [R] -> {name: [R]}."""
         out = {name: values[slot] for name, values in self.scalar_params.items()}
+        if not self.trace:
+            return out
         index = (position - self.int_params["prompt_len"][slot] + 1).clamp(0, self.config.max_len)
         for name, values in self.trace.items():
             out[name] = values[slot, index]

@@ -34,7 +34,8 @@ _MOST_KEPT = 64
 class TickInputs:
     """Makes TickTensors. `chains`: the model reads predecessors; `peeks`: the policy reads logits;
     `lanes`: the rows of an attention tile; `fan`: the rows of a slot; `guesses`: tokens are;
-    `narrows`: some ticks have one row a slot."""
+    `narrows`: some ticks have one row a slot; `walks`: attention walks page tables itself, and
+    finds the rows of a tile by its first one."""
 
     def __init__(
         self,
@@ -47,10 +48,11 @@ class TickInputs:
         fan: int = 1,
         guesses: bool = False,
         narrows: bool = False,
+        walks: bool = False,
     ) -> None:
         self._config, self._upload = config, Upload(device)
         self.chains, self.lanes, self.peeks = chains, lanes, peeks
-        self.fan, self.guesses, self.narrows = fan, guesses, narrows
+        self.fan, self.guesses, self.narrows, self.walks = fan, guesses, narrows, walks
         # By number of rows. Nobody changes them.
         self._single: dict[int, Tiles] = {}
         self._no_rows: dict[int, _PromptTensors] = {}

@@ -25,7 +25,8 @@ class TickTensors:
     slot (None unless tokens are guessed). fan: rows of a slot in this tick; least_acceptance as in
     TickInput. enters, leaves: whether a row may enter or leave in this tick; in one of prompts
     alone the host knows that none does. num_rows: int32 [1] on the device, where rows from there on
-    are padding. tick: a number, or an int64 tensor of no dimension.
+    are padding. tick: a number, or an int64 tensor of no dimension. plain: the prompt rows are as
+    MixedInputs.fits wants them, and those that ask stand in front.
     """
 
     tick: int | Tensor
@@ -57,6 +58,7 @@ class TickTensors:
     enters: bool = True
     leaves: bool = True
     num_rows: Tensor | None = None
+    plain: bool = False
 
 
 @dataclass(slots=True)
@@ -72,8 +74,8 @@ class Batch:
     live: Tensor
     enters: Tensor
 
-    def rows(self, index: Tensor) -> Batch:
-        """These rows alone; index int64 [A]."""
+    def rows(self, index: Tensor | slice) -> Batch:
+        """These rows alone; index int64 [A], or a slice of them."""
         return Batch(*(getattr(self, field.name)[index] for field in fields(self)))
 
 

@@ -34,7 +34,7 @@ def fused(setup: Setup) -> Built:
     program = built.executor.program
     assert isinstance(program, PipelineProgram)
     has_coda = built.plan.shape.has_coda_layers
-    built.executor._decode = LaneTick(program, TritonLaneSteps(), has_coda=has_coda)
+    built.executor._fused.decode = LaneTick(program, TritonLaneSteps(), has_coda=has_coda)
     inner = program.__call__
 
     def general(t: Any) -> Any:

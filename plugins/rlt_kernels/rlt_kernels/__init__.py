@@ -66,7 +66,7 @@ def rlt_ops() -> list[OpSpec]:
         extra=native_extra(),
     )
     ticks = (
-        _op("triton", "steps", "rlt_kernels.steps.steps:TritonSteps"),
+        _op("triton", "steps", "rlt_kernels.steps.mixed_steps:TritonMixedSteps"),
         _op("triton", "lane_steps", "rlt_kernels.steps.lane_steps:TritonLaneSteps"),
         _op("triton", "fill", "rlt_kernels.fill:fill"),
         _op("triton", "random_bits", "rlt_kernels.philox:random_bits"),

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 import triton
 
 from rlt_core.contract.protocols import KVRows, PagedRows, Turn
-from rlt_kernels.attention.blocks import Blocks, cell_kernel, pays, ring_kernel, takes_blocks
+from rlt_kernels.attention.blocks import (
+    BLOCK,
+    PIECE,
+    Blocks,
+    cell_kernel,
+    pays,
+    ring_kernel,
+    takes_blocks,
+)
 from rlt_kernels.attention.chunk import CHUNK
 from rlt_kernels.attention.decode import decode_kernel
 from rlt_kernels.attention.paged import (
@@ -41,6 +51,7 @@ class TritonAttention:
         # All that were ever made: a captured graph goes on using the one it was captured with.
         self._arrived: list[Tensor] = []
         self._blocks = Blocks()
+        self._side: torch.cuda.Stream | None = None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, rows: KVRows, scale: float) -> Tensor:
         """protocols.Attention, for rows whose tiles carry their own pages."""
@@ -53,11 +64,30 @@ class TritonAttention:
         """q [R, H, d], k and v [R, G, d], not yet rotated -> [R, H, d]."""
         check_rows(q, k, v, rows)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        if rows.num_single < q.shape[0]:
+        if not rows.num_single:
             self._cells(q, k, v, out, rows, scale, turn)
-        if rows.num_single:
+        elif rows.num_single == q.shape[0]:
             self._singles(q, k, v, out, rows, scale, turn)
+        else:
+            # Cells are few programs that take long, rows alone many that wait for memory.
+            with self._beside(q.device):
+                self._cells(q, k, v, out, rows, scale, turn)
+            self._singles(q, k, v, out, rows, scale, turn)
+            if self._side is not None:
+                torch.cuda.current_stream().wait_stream(self._side)
         return out
+
+    @contextmanager
+    def _beside(self, device: torch.device) -> Iterator[None]:
+        """Launches go to a stream beside the current one, from what has been launched on."""
+        if device.type != "cuda":
+            yield
+            return
+        if self._side is None:
+            self._side = torch.cuda.Stream(device)
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            yield
 
     def _singles(
         self,
@@ -106,8 +136,8 @@ class TritonAttention:
         if blocks:
             width = pool.stride(2)
             ring_kernel()[(num, groups, splits)](
-                q, k, v, out, self._blocks.of(pool, padded), pool, rows.pages, rows.page_row,
-                rows.key_len, cos, sin, highest, total, mixed, arrived,
+                q, k, v, out, self._blocks.of(pool, PIECE, padded), pool,
+                rows.pages, rows.page_row, rows.key_len, cos, sin, highest, total, mixed, arrived,
                 *strides(pool), rows.pages.shape[1], *steps, cos.stride(0),
                 scale / math.log(2), chunks,
                 PAGE_ROWS=pool.stride(0) // width, SIDE_ROWS=pool.stride(1) // width,
@@ -141,7 +171,8 @@ class TritonAttention:
         if takes_blocks(q, rows):
             width = pool.stride(2)
             cell_kernel()[(heads, rows.tile_first.shape[0])](
-                turned, out, self._blocks.of(pool, padded), rows.pages, rows.page_row, rows.key_len,
+                turned, out, self._blocks.of(pool, BLOCK, padded),
+                rows.pages, rows.page_row, rows.key_len,
                 rows.tile_first, rows.tile_len, first, rows.pages.shape[1], scale / math.log(2),
                 H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
                 PAGE=rows.pool.shape[3], PAGE_ROWS=pool.stride(0) // width,

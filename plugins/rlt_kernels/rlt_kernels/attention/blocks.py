@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from rlt_core.contract.protocols import PagedRows
 
-BLOCK = 64  # positions of one copy
+BLOCK = 64  # positions of one copy for a prompt's tile
+PIECE = 32  # of one copy for a decode row
 _LEAST_SIZE = 32  # padded, the head is 64: the least that products of a warp group take
 _MOST_SIZE = 128  # a head size at which three programs fit a multiprocessor
 
@@ -60,16 +61,16 @@ class Blocks:
     def __init__(self) -> None:
         self._made: dict[tuple[int, tuple[int, ...]], Any] = {}
 
-    def of(self, pool: Tensor, padded: int) -> Any:
-        """Of one layer's pool [pages, 2, page_size, G, d]; blocks [64, padded]."""
-        key = (pool.data_ptr(), (*pool.shape, padded))
+    def of(self, pool: Tensor, positions: int, padded: int) -> Any:
+        """Of one layer's pool [pages, 2, page_size, G, d]; blocks [positions, padded]."""
+        key = (pool.data_ptr(), (*pool.shape, positions, padded))
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = _descriptor(pool, padded)
+            made = self._made[key] = _descriptor(pool, positions, padded)
         return made
 
 
-def _descriptor(pool: Tensor, padded: int) -> Any:
+def _descriptor(pool: Tensor, positions: int, size: int) -> Any:
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -78,11 +79,11 @@ def _descriptor(pool: Tensor, padded: int) -> Any:
     rows = ((pool.shape[0] - 1) * pool.stride(0) + pool.stride(1)) // width + pool.shape[2]
     flat = pool.as_strided((rows, width), (width, 1))
     layout = NVMMASharedLayout(
-        swizzle_byte_width=min(128, padded * pool.itemsize),
+        swizzle_byte_width=min(128, size * pool.itemsize),
         element_bitwidth=8 * pool.itemsize,
         rank=2,
     )
-    return TensorDescriptor.from_tensor(flat, [BLOCK, padded], layout)
+    return TensorDescriptor.from_tensor(flat, [positions, size], layout)
 
 
 def _found() -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from rlt_kernels.attention.chunk import finished, merge
-from rlt_kernels.attention.ring_parts import BLOCK, CHUNK, block_rows, bring, meet
+from rlt_kernels.attention.ring_parts import BLOCK, CHUNK, block_rows, bring, bring_first, meet
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
@@ -83,9 +83,7 @@ def cell_kernel(
         fence_async_shared()
         meet()
         one, two = block_rows(table_ptr, 0, PAGE, PAGE_ROWS)
-        both = BLOCK < longest
-        bring(blocks, one, two, column, both, ready.index(0), ring, 0, DP)
-        bring(blocks, one + SIDE_ROWS, two + SIDE_ROWS, column, both, ready.index(1), ring, 2, DP)
+        bring_first(blocks, one, two, column, longest, ready, ring, SIDE_ROWS, BLOCK, DP)
         q_at = (first - first_row) * H + head
         q = tile_queries(q_ptr, q_at, key_len_ptr + first, length, wide, H, ROWS, D, DP)
         left, right = walk_tile(
@@ -144,11 +142,11 @@ def walk_tile(
         phase = chunk & 1
         start = chunk * CHUNK
         more = chunk + 1 < chunks
-        both = start + CHUNK + BLOCK < longest  # of the next chunk
+        need = longest - start - CHUNK  # of the next chunk
         mbarrier.wait(ready.index(0), phase)
         s_one, s_two = tile_scores(q, ring, flat, ROWS)
         if more:
-            bring(blocks, one, two, column, both, ready.index(0), ring, 0, DP)
+            bring(blocks, one, two, column, need, ready.index(0), ring, 0, BLOCK, DP)
         s_one, s_two = s_one * scale, s_two * scale
         if start + CHUNK > shortest:
             s_one, s_two = visible_scores(s_one, s_two, start, num_keys, flat)
@@ -158,9 +156,8 @@ def walk_tile(
             cut(ring, 2, start, longest, wide)
         c_total, c_left, c_right = tile_mix(w_one, w_two, ring, ones, flat, ROWS, DP)
         if more:
-            bring(
-                blocks, one + SIDE_ROWS, two + SIDE_ROWS, column, both, ready.index(1), ring, 2, DP
-            )
+            one, two = one + SIDE_ROWS, two + SIDE_ROWS
+            bring(blocks, one, two, column, need, ready.index(1), ring, 2, BLOCK, DP)
             one, two = block_rows(table_ptr, gl.minimum(chunk + 2, chunks - 1), PAGE, PAGE_ROWS)
         if DP > HALF:
             _, _, right = merge(highest, total, right, c_highest, c_total, c_right)

@@ -2,8 +2,8 @@
 
 A chunk is two blocks of 64 positions, each in one page: pages of 64 or 128 positions. Keys lie in
 the first two places of a ring of four, values in the others; what is consumed is replaced at once
-by the next chunk's. Nothing but a row's last chunk passes the registers: there, what the row may
-not see is masked, and a second block that holds nothing but the row's own position is not brought.
+by the next chunk's. Of a row's last chunk no more is brought than the row may see, to 32 positions;
+its own key and value, and zeros behind them, are put there from the registers.
 The sums are those of decode.py in the same order, so the bits are the same.
 
 The first copies start before the kernel in front has ended. That one has seen the end of all those
@@ -21,6 +21,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from rlt_kernels.attention import blocks
 from rlt_kernels.attention.chunk import finished_across, merge_across
 from rlt_kernels.attention.decode import store_own
 from rlt_kernels.attention.parts import merge_when_last, store_part
@@ -31,9 +32,11 @@ from rlt_kernels.attention.ring_parts import (
     all_ones,
     block_rows,
     bring,
+    bring_first,
     meet,
     mix,
-    put_own,
+    put_key,
+    put_value,
     queries,
     scores,
     weigh,
@@ -42,6 +45,7 @@ from rlt_kernels.attention.turn import turned
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
+PIECE = gl.constexpr(blocks.PIECE)  # positions of one copy
 _ANY = ("page_row_ptr", "key_len_ptr", "pages_ptr", "pages_width")
 
 
@@ -51,7 +55,7 @@ def ring_kernel(
     k_ptr,
     v_ptr,
     out_ptr,  # [R, H, D]
-    blocks,  # descriptor [positions, G x D] of this layer's keys and values
+    pieces,  # descriptor [positions, G x D] of this layer's keys and values
     pool_ptr,  # keys of this layer in page 0
     pages_ptr,  # int32 [tables, pages_width]
     page_row_ptr,  # int64 [R]: the row's table
@@ -102,17 +106,16 @@ def ring_kernel(
     last = gl.minimum(first + each, chunks)
     table_ptr = pages_ptr + gl.load(page_row_ptr + row) * pages_width
     column = group * D
-    ring = gl.allocate_shared_memory(dtype, [4, BLOCK, DP], blocks.layout)
+    ring = gl.allocate_shared_memory(dtype, [4, BLOCK, DP], pieces.layout)
     ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     if first < last:
         mbarrier.init(ready.index(0), count=1)
         mbarrier.init(ready.index(1), count=1)
         fence_async_shared()
         meet()
-        both = first * CHUNK + BLOCK < position
+        need = (position - first * CHUNK).to(gl.int32)
         one, two = block_rows(table_ptr, first, PAGE, PAGE_ROWS)
-        bring(blocks, one, two, column, both, ready.index(0), ring, 0, DP)
-        bring(blocks, one + SIDE_ROWS, two + SIDE_ROWS, column, both, ready.index(1), ring, 2, DP)
+        bring_first(pieces, one, two, column, need, ready, ring, SIDE_ROWS, PIECE, DP)
     if PDL:
         # In programs without a chunk too: the next kernel trusts all of them to have waited.
         gdc_wait()
@@ -121,22 +124,21 @@ def ring_kernel(
         cos_row, sin_row = cos_ptr + position * cos_stride, sin_ptr + position * cos_stride
         heads_ptr = q_ptr + row * q_stride + group * REP * D
         q = queries(heads_ptr, cos_row, sin_row, flat, REP, LANES, D, DP, ROPE, INTERLEAVED)
-        k_own_ptr = k_ptr + row * k_stride + column
-        v_own_ptr = v_ptr + row * v_stride + column
+        wd = gl.arange(0, DP, layout=gl.SliceLayout(0, wide))
+        k_own_ptr, v_own_ptr = k_ptr + row * k_stride + column, v_ptr + row * v_stride + column
+        k_own = turned(k_own_ptr, wd < D, wd, cos_row, sin_row, ROPE, INTERLEAVED)
+        v_own = gl.load(v_own_ptr + wd, mask=wd < D, other=0.0)
         if last == chunks:
             to_ptr = pool_ptr + group * head_stride + (position % PAGE) * position_stride
             to_ptr += gl.load(table_ptr + position // PAGE).to(gl.int64) * page_stride
-            wd = gl.arange(0, DP, layout=gl.SliceLayout(0, wide))
-            k_own = turned(k_own_ptr, wd < D, wd, cos_row, sin_row, ROPE, INTERLEAVED)
-            v_own = gl.load(v_own_ptr + wd, mask=wd < D, other=0.0)
             store_own(to_ptr, k_own, v_own, wd, side_stride, D)
         part = place * num_chunks * REP
         out_row = out_ptr + place * REP * D
         walk(
-            blocks, ring, ready, q, table_ptr, column, k_own_ptr, v_own_ptr, cos_row, sin_row,
+            pieces, ring, ready, q, table_ptr, column, k_own, v_own,
             highest_ptr + part, total_ptr + part, mixed_ptr + part * D, out_row,
             first, last, chunks, position, scale, flat, wide,
-            REP, LANES, D, DP, PAGE, SPLITS, ROPE, INTERLEAVED, PAGE_ROWS, SIDE_ROWS,
+            REP, LANES, D, DP, PAGE, SPLITS, PAGE_ROWS, SIDE_ROWS,
         )  # fmt: skip
         if SPLITS > 1:
             merge_when_last(
@@ -149,12 +151,11 @@ def ring_kernel(
 
 @gluon.jit
 def walk(
-    blocks, ring, ready, q, table_ptr, column, k_own_ptr, v_own_ptr, cos_row, sin_row,
+    pieces, ring, ready, q, table_ptr, column, k_own, v_own,
     highest_ptr, total_ptr, mixed_ptr,  # of the row's and group's first chunk
     out_row, first, last, chunks, position, scale, flat: gl.constexpr, wide: gl.constexpr,
     REP: gl.constexpr, LANES: gl.constexpr, D: gl.constexpr, DP: gl.constexpr,
-    PAGE: gl.constexpr, SPLITS: gl.constexpr, ROPE: gl.constexpr, INTERLEAVED: gl.constexpr,
-    PAGE_ROWS: gl.constexpr, SIDE_ROWS: gl.constexpr,
+    PAGE: gl.constexpr, SPLITS: gl.constexpr, PAGE_ROWS: gl.constexpr, SIDE_ROWS: gl.constexpr,
 ):  # fmt: skip
     """A program's chunks: the row's result, or each chunk's own where programs share a row."""
     dtype: gl.constexpr = q.dtype
@@ -164,7 +165,6 @@ def walk(
     fence_async_shared()
     d = gl.arange(0, DP, layout=gl.SliceLayout(1, flat))
     lane = gl.arange(0, LANES, layout=gl.SliceLayout(0, flat))
-    wd = gl.arange(0, DP, layout=gl.SliceLayout(0, wide))
     inside = (lane < REP)[None, :] & (d < D)[:, None]
     highest = gl.full([LANES], float("-inf"), gl.float32, gl.SliceLayout(0, flat))
     total = gl.full([LANES], 0.0, gl.float32, gl.SliceLayout(0, flat))
@@ -174,24 +174,22 @@ def walk(
     for chunk in range(first, last):
         phase = (chunk - first) & 1
         start = chunk * CHUNK
-        both = start + CHUNK + BLOCK < position  # of the next chunk
+        need = (position - start - CHUNK).to(gl.int32)  # of the next chunk
         mbarrier.wait(ready.index(0), phase)
         if chunk == chunks - 1:
-            k_own = turned(k_own_ptr, wd < D, wd, cos_row, sin_row, ROPE, INTERLEAVED)
-            put_own(ring, 0, k_own, start, position, wide)
+            put_key(ring, k_own, start, position, wide)
         s_one, s_two = scores(ring, q, flat, LANES)
         if chunk + 1 < last:
-            bring(blocks, one, two, column, both, ready.index(0), ring, 0, DP)
+            bring(pieces, one, two, column, need, ready.index(0), ring, 0, PIECE, DP)
         c_highest = weigh(s_one, s_two, weights, start, position, scale, flat)
         c_total = add_up(weights, ones, flat, LANES)
         mbarrier.wait(ready.index(1), phase)
         if chunk == chunks - 1:
-            v_own = gl.load(v_own_ptr + wd, mask=wd < D, other=0.0)
-            put_own(ring, 2, v_own, start, position, wide)
+            put_value(ring, v_own, start, position, wide, DP)
         c_total, c_mixed = mix(ring, weights, c_total, flat, DP, LANES)
         if chunk + 1 < last:
-            values = one + SIDE_ROWS, two + SIDE_ROWS
-            bring(blocks, values[0], values[1], column, both, ready.index(1), ring, 2, DP)
+            one, two = one + SIDE_ROWS, two + SIDE_ROWS
+            bring(pieces, one, two, column, need, ready.index(1), ring, 2, PIECE, DP)
             one, two = block_rows(table_ptr, gl.minimum(chunk + 2, chunks - 1), PAGE, PAGE_ROWS)
         if SPLITS == 1:
             highest, total, mixed = merge_across(highest, total, mixed, c_highest, c_total, c_mixed)

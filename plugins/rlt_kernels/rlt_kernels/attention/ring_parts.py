@@ -18,6 +18,7 @@ from rlt_kernels.attention.turn import turned
 
 CHUNK = gl.constexpr(128)
 BLOCK = gl.constexpr(64)
+PART = gl.constexpr(16)  # positions of a chunk that are changed at once
 # Their names changed after Triton 3.6.
 meet = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
 copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -108,21 +109,57 @@ def block_rows(table_ptr, chunk, PAGE: gl.constexpr, PAGE_ROWS: gl.constexpr):
 
 
 @gluon.jit
-def bring(blocks, one, two, column, both, ready, ring, slot: gl.constexpr, DP: gl.constexpr):
-    """Start the copies of one block, or of both, into two slots of the ring."""
-    mbarrier.expect(ready, 2 * BLOCK * DP * 2, pred=both)
-    mbarrier.expect(ready, BLOCK * DP * 2, pred=both == 0)
-    copy_in(blocks, [one, column], ready, ring.index(slot))
-    copy_in(blocks, [two, column], ready, ring.index(slot + 1), pred=both)
+def bring(
+    pieces, one, two, column, need, ready, ring,
+    slot: gl.constexpr, PIECE: gl.constexpr, DP: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of a chunk's keys, or values, into two slots of the ring. `need` of them are
+    wanted: pieces behind those come from the sentinel page, and so from the cache. What is expected
+    and what is started is the same for every chunk, since each costs a barrier of the program."""
+    per: gl.constexpr = BLOCK // PIECE
+    mbarrier.expect(ready, CHUNK * DP * 2)
+    for i in gl.static_range(CHUNK // PIECE):
+        row = (one if i < per else two) + i % per * PIECE
+        at = [gl.where(i * PIECE < need, row, 0), column]
+        copy_in(pieces, at, ready, ring.index(slot + i // per).slice(i % per * PIECE, PIECE))
 
 
 @gluon.jit
-def put_own(ring, slot: gl.constexpr, own, start, position, wide: gl.constexpr):
-    """The row's own vector in its place of the last chunk, and zeros for what comes later: that
+def bring_first(
+    pieces, one, two, column, need, ready, ring,
+    SIDE_ROWS: gl.constexpr, PIECE: gl.constexpr, DP: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of the first chunk's keys and values."""
+    bring(pieces, one, two, column, need, ready.index(0), ring, 0, PIECE, DP)
+    one, two = one + SIDE_ROWS, two + SIDE_ROWS
+    bring(pieces, one, two, column, need, ready.index(1), ring, 2, PIECE, DP)
+
+
+@gluon.jit
+def put_key(ring, own, start, position, wide: gl.constexpr):
+    """The row's own key in its place of the last chunk. What comes later is masked."""
+    per: gl.constexpr = BLOCK // PART
+    for i in gl.static_range(CHUNK // PART):
+        first = start + i * PART
+        if (first <= position) & (position < first + PART):
+            part = ring.index(i // per).slice(i % per * PART, PART)
+            n = first + gl.arange(0, PART, layout=gl.SliceLayout(1, wide))
+            part.store(gl.where((n == position)[:, None], own[None, :], part.load(wide)))
+    fence_async_shared()
+
+
+@gluon.jit
+def put_value(ring, own, start, position, wide: gl.constexpr, DP: gl.constexpr):
+    """The row's own value in its place of the last chunk, and zeros for what comes later: that
     may hold NaN, and 0 * NaN is NaN."""
-    for i in gl.static_range(2):
-        block = ring.index(slot + i)
-        n = start + i * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(1, wide))
-        x = gl.where((n == position)[:, None], own[None, :], block.load(wide))
-        block.store(gl.where((n <= position)[:, None], x, 0.0))
+    per: gl.constexpr = BLOCK // PART
+    for i in gl.static_range(CHUNK // PART):
+        first = start + i * PART
+        part = ring.index(2 + i // per).slice(i % per * PART, PART)
+        if first > position:
+            part.store(gl.full([PART, DP], 0.0, ring.dtype, wide))
+        elif first + PART > position:
+            n = first + gl.arange(0, PART, layout=gl.SliceLayout(1, wide))
+            x = gl.where((n == position)[:, None], own[None, :], part.load(wide))
+            part.store(gl.where((n <= position)[:, None], x, 0.0))
     fence_async_shared()

@@ -63,7 +63,7 @@ def choose_rows(
     if PLACES > 0:
         waits, place = places_of(
             listed, row, slot, phase, position, page_limit, left_at, loops, tick, N, S, min_leave,
-            WAITS,
+            WAITS, False,
         )  # fmt: skip
         count = tl.minimum(tl.sum(waits.to(tl.int32), 0), L)
         taken = waits & (place < L)

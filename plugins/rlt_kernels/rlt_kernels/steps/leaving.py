@@ -14,9 +14,9 @@ DONE = tl.constexpr(5)
 
 @triton.jit
 def places_of(rows, row, slot, phase, position, page_limit, left_at, loops, tick, R, S, min_leave,
-              WAITS: tl.constexpr):  # fmt: skip
+              WAITS: tl.constexpr, BUSY: tl.constexpr):  # fmt: skip
     """(rows that may leave, how many go before each: the older first, then by row). WAITS: whether
-    min_leave is more than one."""
+    min_leave is more than one; BUSY: whether prompt rows run."""
     inside = row < R
     now = tl.load(phase + slot)
     since = tl.load(left_at + slot)
@@ -27,8 +27,9 @@ def places_of(rows, row, slot, phase, position, page_limit, left_at, loops, tick
         longest = tl.max(tl.where(waits, tl.load(tick) - since, 0), 0)
         patience = tl.max(tl.load(loops + slot), 0)
         enough = tl.sum(waits.to(tl.int32), 0) >= min_leave
-        idle = tl.max(others.to(tl.int32), 0) == 0
-        goes_on = (enough | idle | (longest >= patience)).to(tl.int32)
+        goes_on = (enough | (longest >= patience)).to(tl.int32)
+        if not BUSY:
+            goes_on = goes_on | (tl.max(others.to(tl.int32), 0) == 0).to(tl.int32)
         waits = waits & (row * 0 + goes_on != 0)  # all of them or none
     place = row * 0
     for start in range(0, R, 16):
@@ -95,12 +96,14 @@ def leave_rows(
     BLOCK: tl.constexpr,
     PLACES: tl.constexpr,
     WAITS: tl.constexpr,
+    BUSY: tl.constexpr,
 ):
     row = tl.arange(0, BLOCK)
     slot = tl.load(rows + row, mask=row < R, other=S)
     waits, place = places_of(
-        rows, row, slot, phase, position, page_limit, left_at, loops, tick, R, S, min_leave, WAITS
-    )
+        rows, row, slot, phase, position, page_limit, left_at, loops, tick, R, S, min_leave, WAITS,
+        BUSY,
+    )  # fmt: skip
     count = tl.minimum(tl.sum(waits.to(tl.int32), 0), L)
     taken = waits & (place < L)
     tl.store(out_slot + place, slot, mask=taken)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 STATE_WIDTH = 2048  # columns of a state that one program moves
 _CHANGES = 256  # page-table entries of one program
 _VOCAB = 1024  # logits of one program
+# Rows whose exits one program fills: of many rows, prompts', few exit in a tick.
+_FEW, _SOME = 256, 16
 
 
 class TritonRowSteps:
@@ -56,13 +58,16 @@ class TritonRowSteps:
         """See RowSteps."""
         pool = track.pool
         units, page, size = pool.shape[1], pool.shape[3], pool.shape[4] * pool.shape[5]
-        fill_rows[(rows.slot.shape[0], track.parts * units)](
-            pool, slots.tables, rows.slot, rows.position, rows.depth, decided, slots.loops,
-            slots.write, slots.fill, slots.write.shape[1], slots.tables.shape[1],
-            slots.tables.shape[2], track.first, slots.fill.shape[3],
+        num, planes = rows.slot.shape[0], triton.next_power_of_2(track.num_planes)
+        some = 1 if num <= _FEW else _SOME
+        fill_rows[(triton.cdiv(num, some), track.parts * units)](
+            pool, slots.tables, rows.slot, rows.position, rows.depth, either(rows.rule, rows.slot),
+            decided, slots.loops, slots.write, slots.fill, num, slots.write.shape[1],
+            slots.tables.shape[1], slots.tables.shape[2], track.first, slots.fill.shape[3],
             pool.stride(0), pool.stride(1), pool.stride(2),
             UNITS=units, PARTS=track.parts, PLANES=track.num_planes, PAGE=page, SIZE=size,
-            BLOCK=triton.next_power_of_2(size), num_warps=4,
+            BLOCK=triton.next_power_of_2(size), ALL=max(2, planes), ROWS=some,
+            RULES=rows.rule is not None, num_warps=4,
         )  # fmt: skip
 
     def sample(self, slots: SlotArrays, leaving: LeavingRows, logits: Tensor) -> Drawn:

@@ -84,7 +84,8 @@ class TritonSteps(TritonRowSteps):
             rows, tick, slots.phase, slots.position, slots.page_limit, slots.left_at,
             slots.read_depth, slots.loops, slot, position, depth, live, count,
             num, sentinel, places, min_leave,
-            BLOCK=block_of(num), PLACES=block_of(places), WAITS=min_leave > 1, num_warps=8,
+            BLOCK=block_of(num), PLACES=block_of(places), WAITS=min_leave > 1, BUSY=False,
+            num_warps=8,
         )  # fmt: skip
         return LeavingRows(
             home=slot, slot=slot, position=position, depth=depth, live=live, count=count
