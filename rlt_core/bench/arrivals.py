@@ -33,8 +33,8 @@ class Scene:
     seed: int = 0
 
     def most_ticks(self, loops: int, chunk_size: int, width: int) -> int:
-        """From the first token to the end, `width` cells a tick: list scheduling (Graham
-        1966), which leaves none idle while a prompt waits, is late by one prompt's length at most."""
+        """From the first token to the end, `width` cells a tick. List scheduling leaves none idle
+        while a prompt waits, and so is late by one prompt's length at most (Graham 1966)."""
         own, chunks = (-(-length // chunk_size) for length in (self.context, self.prompt_len))
         work = self.decodes * own + self.prompts * chunks
         late = own + chunks + self.prompts * (ANSWER + 1)
