@@ -27,13 +27,18 @@ class Text:
 
     @classmethod
     def random(
-        cls, seed: int, heads: tuple[int, int, int], dtype: torch.dtype, device: str = "cpu"
+        cls,
+        seed: int,
+        heads: tuple[int, int, int],
+        dtype: torch.dtype,
+        device: str = "cpu",
+        length: int = LENGTH,
     ) -> Text:
         """heads: query heads, KV heads, head size."""
         print("seed", seed)
         draw = torch.Generator().manual_seed(seed)
         parts = (
-            torch.randn(LENGTH, n, heads[2], generator=draw) for n in (heads[0], heads[1], heads[1])
+            torch.randn(length, n, heads[2], generator=draw) for n in (heads[0], heads[1], heads[1])
         )
         return cls(*(part.to(device, dtype) for part in parts))
 

@@ -15,7 +15,7 @@ for a token whose guess held comes k ticks after the one before, and else D tick
 ticks that is 1 + (D / k - 1) (1 - acceptance). Wasted loops are those of rows that were dropped.
 
 Acceptance is the model's own, or scripted (bench.script), which random weights need: a first run
-under `refill` writes down the right tokens.
+under `refill` writes down the right tokens. Of each scripted acceptance one run is not counted.
 
     rlt bench pipeline --random-weights FOLDER --batch 1 --acceptance 1.0 --acceptance 0.94
 """
@@ -145,7 +145,8 @@ class PipelineBench:
 
     def _measure(self, subject: Subject, batch: int, asked: float | None) -> PipelineResult:
         load, plan = self.load, subject.plan
-        _window(subject, load, batch, WARM_TOKENS + 1)
+        # Whether to guess follows what held of late, which was at another acceptance.
+        _window(subject, load, batch, WARM_TOKENS + 1 if asked is None else load.new_tokens)
         windows = [_window(subject, load, batch, load.new_tokens) for _ in range(self._repeat)]
         self._told()
         token_ms = Spread.of(w.token_ms(batch) for w in windows)

@@ -20,6 +20,7 @@ from rlt_kernels.attention.blocks import (
     ring_kernel,
     takes_blocks,
 )
+from rlt_kernels.attention.cell_merge import LANES, merge_cells_kernel
 from rlt_kernels.attention.chunk import CHUNK
 from rlt_kernels.attention.decode import decode_kernel
 from rlt_kernels.attention.paged import (
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 # Programs that fill the chip; fewer rows are spread over so many.
 _PROGRAMS = 256
+# More rows in cells fill it without that; and what their chunks' partial results may take.
+_FEW_ROWS, _MOST_TILES, _MOST_BYTES = 257, 512, 1 << 27
 
 
 class TritonAttention:
@@ -169,16 +172,7 @@ class TritonAttention:
         padded = max(16, triton.next_power_of_2(size))
         turned = write_rows(q, k, v, rows, turn, first)
         if takes_blocks(q, rows):
-            width = pool.stride(2)
-            cell_kernel()[(heads, rows.tile_first.shape[0])](
-                turned, out, self._blocks.of(pool, BLOCK, padded),
-                rows.pages, rows.page_row, rows.key_len,
-                rows.tile_first, rows.tile_len, first, rows.pages.shape[1], scale / math.log(2),
-                H=heads, REP=heads // groups, ROWS=rows.tile_rows, D=size, DP=padded,
-                PAGE=rows.pool.shape[3], PAGE_ROWS=pool.stride(0) // width,
-                SIDE_ROWS=pool.stride(1) // width,
-                **OPTIONS | {"num_warps": rows.tile_rows // 16},
-            )  # fmt: skip
+            self._tiles(turned, out, pool, rows, heads // groups, scale)
             return
         hidden, hidden_row = _hidden(rows)
         tile_kernel[(rows.tile_first.shape[0], heads)](
@@ -190,6 +184,37 @@ class TritonAttention:
             PAGE=rows.pool.shape[3], HIDES=rows.hidden is not None,
             DOT="ieee", STAGES=1, WHOLE=_whole(pool), **OPTIONS,
         )  # fmt: skip
+
+    def _tiles(
+        self, q: Tensor, out: Tensor, pool: Tensor, rows: PagedRows, rep: int, scale: float
+    ) -> None:
+        """Rows in cells by cells.py; q [rows in cells, H, d], turned."""
+        first, (num, heads, size) = rows.num_single, q.shape
+        padded, tiles = max(16, triton.next_power_of_2(size)), rows.tile_first.shape[0]
+        chunks = -(-rows.pages.shape[1] * rows.pool.shape[3] // CHUNK.value)
+        room = min(self._programs // heads, chunks)
+        room_bytes = num * heads * chunks * (size + 2) * 4
+        if num > _FEW_ROWS or tiles > _MOST_TILES or room_bytes > _MOST_BYTES or room < 2:
+            room = 0
+        count = num * heads * chunks if room else 0
+        flat = torch.empty(count * (size + 2), dtype=torch.float32, device=q.device)
+        parts = (flat, flat[count:], flat[2 * count :])
+        sharing = {"ROOM": room, "TILES": _MOST_TILES}
+        sizes = {"H": heads, "ROWS": rows.tile_rows, "D": size, "DP": padded, **sharing}
+        width = pool.stride(2)
+        cell_kernel()[(heads, max(tiles, room))](
+            q, out, self._blocks.of(pool, BLOCK, padded), rows.pages, rows.page_row, rows.key_len,
+            rows.tile_first, rows.tile_len, *parts, first, tiles, chunks, rows.pages.shape[1],
+            scale / math.log(2), REP=rep, PAGE=rows.pool.shape[3],
+            PAGE_ROWS=pool.stride(0) // width, SIDE_ROWS=pool.stride(1) // width,
+            **sizes, **OPTIONS | {"num_warps": rows.tile_rows // 16},
+        )  # fmt: skip
+        if room:
+            pdl = can_overlap(q.device)
+            merge_cells_kernel[(heads, tiles, rows.tile_rows // LANES)](
+                out, *parts, rows.key_len, rows.tile_first, rows.tile_len, first, tiles, chunks,
+                LANES=LANES, PDL=pdl, **sizes, **OPTIONS | ({"launch_pdl": True} if pdl else {}),
+            )  # fmt: skip
 
     def _counters(self, count: int, device: torch.device) -> Tensor:
         """int32 zeros; every launch leaves them at zero."""

@@ -4,6 +4,9 @@ What prompt.py's tile_kernel does, in the same order and so with the same bits: 
 stay in shared memory, the weights in registers, and a chunk's keys and values are replaced by the
 next chunk's as soon as they are consumed. Two programs fit a multiprocessor, and each works while
 the other waits.
+
+Few tiles of long requests would leave most of the chip idle: then several programs share a tile,
+each with a run of its chunks, whose partial results cell_merge.py puts together.
 """
 
 from __future__ import annotations
@@ -13,11 +16,21 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 
+from rlt_kernels.attention.cell_merge import run_len
+from rlt_kernels.attention.cell_parts import (
+    HALF,
+    column_of_ones,
+    cut,
+    tile_mix,
+    tile_queries,
+    tile_scores,
+    tile_weights,
+    visible_scores,
+)
 from rlt_kernels.attention.chunk import finished, merge
+from rlt_kernels.attention.parts import store_part
 from rlt_kernels.attention.ring_parts import BLOCK, CHUNK, block_rows, bring, bring_first, meet
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
@@ -31,9 +44,7 @@ _ANY = (
     "first_row",
     "pages_width",
 )
-_PLAIN = ("pages_width", "first_row")
-# Sizes of a head that are mixed at a time: as many registers as there are for a chunk's own.
-HALF = gl.constexpr(64)
+_PLAIN = ("pages_width", "first_row", "num_tiles", "num_chunks")
 
 
 @gluon.jit(do_not_specialize_on_alignment=_ANY, do_not_specialize=_PLAIN)
@@ -45,8 +56,13 @@ def cell_kernel(
     page_row_ptr,
     key_len_ptr,
     tile_first_ptr,  # int64 [T]: a tile's first row
-    tile_len_ptr,  # int64 [T]: its rows
+    tile_len_ptr,  # int64 [T]: its rows; 0 for padding, which comes last
+    highest_ptr,  # partial results float32 [rows in cells, H, num_chunks(, D)], where runs share
+    total_ptr,
+    mixed_ptr,
     first_row,
+    num_tiles,
+    num_chunks,
     pages_width,
     scale,
     H: gl.constexpr,
@@ -57,6 +73,8 @@ def cell_kernel(
     PAGE: gl.constexpr,
     PAGE_ROWS: gl.constexpr,
     SIDE_ROWS: gl.constexpr,
+    ROOM: gl.constexpr,  # programs of a head that share the tiles; 0: one for each tile
+    TILES: gl.constexpr,  # T, padded; where programs share
 ):
     WARPS: gl.constexpr = ROWS // 16
     flat: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, 64, 16])
@@ -65,7 +83,12 @@ def cell_kernel(
     # All heads of the last tiles first: they see the most keys, and would end last. Behind the
     # tiles of a captured tick there is padding, which has nothing to do.
     head = gl.program_id(0)
-    tile = gl.num_programs(1) - 1 - gl.program_id(1)
+    used = gl.num_programs(1)
+    if ROOM > 0:
+        index = gl.arange(0, TILES, layout=gl.BlockedLayout([1], [32], [WARPS], [0]))
+        lengths = gl.load(tile_len_ptr + index, mask=index < num_tiles, other=0)
+        used = gl.maximum(gl.sum((lengths > 0).to(gl.int32), 0), 1)
+    tile = used - 1 - gl.program_id(1) % used
     first = gl.load(tile_first_ptr + tile)
     length = gl.load(tile_len_ptr + tile)
     lane = gl.arange(0, ROWS, layout=gl.SliceLayout(1, flat))
@@ -74,7 +97,12 @@ def cell_kernel(
     shortest = gl.min(gl.where(lane < length, num_keys, longest), 0)
     chunks = (longest + CHUNK - 1) // CHUNK
     table_ptr = pages_ptr + gl.load(page_row_ptr + first) * pages_width
-    if chunks > 0:
+    each = chunks
+    if ROOM > 0:
+        each = run_len(chunks, used, ROOM)
+    begin = gl.program_id(1) // used * each
+    end = gl.minimum(begin + each, chunks)
+    if begin < end:
         column = head // REP * D
         ring = gl.allocate_shared_memory(dtype, [4, BLOCK, DP], blocks.layout)
         ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -82,20 +110,25 @@ def cell_kernel(
         mbarrier.init(ready.index(1), count=1)
         fence_async_shared()
         meet()
-        one, two = block_rows(table_ptr, 0, PAGE, PAGE_ROWS)
-        bring_first(blocks, one, two, column, longest, ready, ring, SIDE_ROWS, BLOCK, DP)
+        one, two = block_rows(table_ptr, begin, PAGE, PAGE_ROWS)
+        need = longest - begin * CHUNK
+        bring_first(blocks, one, two, column, need, ready, ring, SIDE_ROWS, BLOCK, DP)
         q_at = (first - first_row) * H + head
         q = tile_queries(q_ptr, q_at, key_len_ptr + first, length, wide, H, ROWS, D, DP)
+        alone = each >= chunks
+        part = ((first - first_row + lane) * H + head) * num_chunks
         left, right = walk_tile(
-            blocks, ring, ready, q, table_ptr, column, num_keys, shortest, longest, chunks, scale,
-            flat, wide, ROWS, DP, PAGE, PAGE_ROWS, SIDE_ROWS,
+            blocks, ring, ready, q, table_ptr, column, num_keys, shortest, longest, scale,
+            begin, end, chunks, alone, highest_ptr, total_ptr, mixed_ptr, part, lane < length,
+            flat, wide, ROWS, D, DP, PAGE, PAGE_ROWS, SIDE_ROWS, ROOM,
         )  # fmt: skip
         mbarrier.invalidate(ready.index(0))
         mbarrier.invalidate(ready.index(1))
         row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, wide))
         d = gl.arange(0, HALF, layout=gl.SliceLayout(0, wide))
         out_at = (out_ptr + ((first + row) * H + head) * D)[:, None] + d[None, :]
-        inside = (row < length)[:, None]
+        # what a program knows of its own run is no result
+        inside = (row < gl.where(alone, length, 0))[:, None]
         out = gl.convert_layout(left.to(dtype), wide)
         gl.store(out_at, out, mask=inside & (d < D)[None, :])
         if DP > HALF:
@@ -104,44 +137,27 @@ def cell_kernel(
 
 
 @gluon.jit
-def tile_queries(
-    q_ptr, q_at, key_len_ptr, length, wide: gl.constexpr,
-    H: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, DP: gl.constexpr,
-):  # fmt: skip
-    """A tile's queries of one head [ROWS, DP] in shared memory; zeros where there are none."""
-    dtype: gl.constexpr = q_ptr.dtype.element_ty
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, wide))
-    d = gl.arange(0, DP, layout=gl.SliceLayout(0, wide))
-    # rows that do nothing left no query behind
-    there = gl.load(key_len_ptr + row, mask=row < length, other=0) > 0
-    from_ptr = q_ptr + (q_at + row * H)[:, None] * D + d[None, :]
-    q = gl.load(from_ptr, mask=there[:, None] & (d < D)[None, :], other=0.0)
-    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, DP], dtype)
-    shared = gl.allocate_shared_memory(dtype, [ROWS, DP], layout, q)
-    fence_async_shared()
-    meet()
-    return shared
-
-
-@gluon.jit
 def walk_tile(
-    blocks, ring, ready, q, table_ptr, column, num_keys, shortest, longest, chunks, scale,
+    blocks, ring, ready, q, table_ptr, column, num_keys, shortest, longest, scale,
+    begin, end, chunks, alone, highest_ptr, total_ptr, mixed_ptr, part, lanes,
     flat: gl.constexpr, wide: gl.constexpr,
-    ROWS: gl.constexpr, DP: gl.constexpr, PAGE: gl.constexpr,
-    PAGE_ROWS: gl.constexpr, SIDE_ROWS: gl.constexpr,
+    ROWS: gl.constexpr, D: gl.constexpr, DP: gl.constexpr, PAGE: gl.constexpr,
+    PAGE_ROWS: gl.constexpr, SIDE_ROWS: gl.constexpr, ROOM: gl.constexpr,
 ):  # fmt: skip
-    """The tile's results, over all chunks that its last row sees: float32 [ROWS, HALF], and the
-    same of the other half of the head, where it is that large."""
+    """The tile's results over the chunks from begin to end, all that its last row sees unless
+    programs share it: float32 [ROWS, HALF], and the same of the other half of the head, where it is
+    that large. A program that is not alone writes each chunk's own to part [ROWS], the first's
+    place."""
     ones = column_of_ones(q.dtype, wide)
     highest = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, flat))
     total = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, flat))
     left = gl.full([ROWS, HALF], 0.0, gl.float32, flat)
     right = left
-    one, two = block_rows(table_ptr, gl.minimum(1, chunks - 1), PAGE, PAGE_ROWS)
-    for chunk in range(chunks):
-        phase = chunk & 1
+    one, two = block_rows(table_ptr, gl.minimum(begin + 1, chunks - 1), PAGE, PAGE_ROWS)
+    for chunk in range(begin, end):
+        phase = (chunk - begin) & 1
         start = chunk * CHUNK
-        more = chunk + 1 < chunks
+        more = chunk + 1 < end
         need = longest - start - CHUNK  # of the next chunk
         mbarrier.wait(ready.index(0), phase)
         s_one, s_two = tile_scores(q, ring, flat, ROWS)
@@ -152,13 +168,19 @@ def walk_tile(
             s_one, s_two = visible_scores(s_one, s_two, start, num_keys, flat)
         c_highest, w_one, w_two = tile_weights(s_one, s_two, q.dtype)
         mbarrier.wait(ready.index(1), phase)
-        if more == 0:
+        if chunk + 1 == chunks:
             cut(ring, 2, start, longest, wide)
         c_total, c_left, c_right = tile_mix(w_one, w_two, ring, ones, flat, ROWS, DP)
         if more:
             one, two = one + SIDE_ROWS, two + SIDE_ROWS
             bring(blocks, one, two, column, need, ready.index(1), ring, 2, BLOCK, DP)
             one, two = block_rows(table_ptr, gl.minimum(chunk + 2, chunks - 1), PAGE, PAGE_ROWS)
+        if ROOM > 0:
+            if alone == 0:
+                store_chunk(
+                    highest_ptr, total_ptr, mixed_ptr, part + chunk, lanes,
+                    c_highest, c_total, c_left, c_right, flat, D, DP,
+                )  # fmt: skip
         if DP > HALF:
             _, _, right = merge(highest, total, right, c_highest, c_total, c_right)
         highest, total, left = merge(highest, total, left, c_highest, c_total, c_left)
@@ -166,82 +188,16 @@ def walk_tile(
 
 
 @gluon.jit
-def column_of_ones(dtype: gl.constexpr, wide: gl.constexpr):
-    """Ones [BLOCK, 16] in shared memory, with which a product adds the weights up."""
-    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK, 16], dtype)
-    shared = gl.allocate_shared_memory(
-        dtype, [BLOCK, 16], layout, gl.full([BLOCK, 16], 1.0, dtype, wide)
-    )
-    fence_async_shared()
-    meet()
-    return shared
-
-
-@gluon.jit
-def tile_scores(q, ring, flat: gl.constexpr, ROWS: gl.constexpr):
-    """Products of the queries with the chunk's two blocks of keys: float32 [ROWS, BLOCK] each."""
-    zeros = gl.full([ROWS, BLOCK], 0.0, gl.float32, flat)
-    one = warpgroup_mma(q, ring.index(0).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    two = warpgroup_mma(q, ring.index(1).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    one, two = warpgroup_mma_wait(0, deps=(one, two))
-    meet()
-    return one, two
-
-
-@gluon.jit
-def visible_scores(one, two, start, num_keys, flat: gl.constexpr):
-    """The scores of the two blocks, -inf where a row may not see the key."""
-    n = start + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, flat))
-    one = gl.where(n[None, :] < num_keys[:, None], one, float("-inf"))
-    two = gl.where((n + BLOCK)[None, :] < num_keys[:, None], two, float("-inf"))
-    return one, two
-
-
-@gluon.jit
-def tile_weights(one, two, dtype: gl.constexpr):
-    """(highest score [ROWS], weights [ROWS, BLOCK] of the first and the second block)."""
-    highest = gl.maximum(gl.max(one, 1), gl.max(two, 1))
-    base = gl.where(highest == float("-inf"), 0.0, highest)[:, None]
-    return highest, gl.exp2(one - base).to(dtype), gl.exp2(two - base).to(dtype)
-
-
-@gluon.jit
-def tile_mix(
-    w_one, w_two, ring, ones, flat: gl.constexpr, ROWS: gl.constexpr, DP: gl.constexpr
+def store_chunk(
+    highest_ptr, total_ptr, mixed_ptr, part, lanes, highest, total, left, right,
+    flat: gl.constexpr, D: gl.constexpr, DP: gl.constexpr,
 ):  # fmt: skip
-    """(sums of the weights [ROWS], weighted values [ROWS, HALF] of either half) of the chunk."""
-    WARPS: gl.constexpr = ROWS // 16
-    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, 16, 16])
-    operand: gl.constexpr = gl.DotOperandLayout(0, flat, 2)
-    operand_of_sums: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
-    a_one, a_two = gl.convert_layout(w_one, operand), gl.convert_layout(w_two, operand)
-    b_one = gl.convert_layout(w_one, operand_of_sums)
-    b_two = gl.convert_layout(w_two, operand_of_sums)
-    zeros = gl.full([ROWS, HALF], 0.0, gl.float32, flat)
-    zeros_total = gl.full([ROWS, 16], 0.0, gl.float32, sums)
-    total = warpgroup_mma(b_one, ones, zeros_total, use_acc=False, is_async=True)
-    total = warpgroup_mma(b_two, ones, total, is_async=True)
-    one, two = ring.index(2), ring.index(3)
-    left = warpgroup_mma(a_one, one.slice(0, HALF, 1), zeros, use_acc=False, is_async=True)
-    left = warpgroup_mma(a_two, two.slice(0, HALF, 1), left, is_async=True)
-    right = left
+    """Write a chunk's partial results, at part [ROWS]."""
+    d = gl.arange(0, HALF, layout=gl.SliceLayout(0, flat))
+    mixed_ptrs = mixed_ptr + part[:, None] * D + d[None, :]
+    inside = lanes[:, None] & (d < D)[None, :]
+    store_part(
+        highest_ptr + part, total_ptr + part, mixed_ptrs, highest, total, left, lanes, inside
+    )
     if DP > HALF:
-        right = warpgroup_mma(a_one, one.slice(HALF, HALF, 1), zeros, use_acc=False, is_async=True)
-        right = warpgroup_mma(a_two, two.slice(HALF, HALF, 1), right, is_async=True)
-        total, left, right = warpgroup_mma_wait(0, deps=(total, left, right))
-    else:
-        total, left = warpgroup_mma_wait(0, deps=(total, left))
-    meet()
-    # sixteen equal columns: their maximum is any of them
-    return gl.convert_layout(gl.max(total, 1), gl.SliceLayout(1, flat)), left, right
-
-
-@gluon.jit
-def cut(ring, slot: gl.constexpr, start, longest, wide: gl.constexpr):
-    """Zeros for positions of the last chunk that nobody sees: they may hold NaN."""
-    for i in gl.static_range(2):
-        block = ring.index(slot + i)
-        n = start + i * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(1, wide))
-        block.store(gl.where((n < longest)[:, None], block.load(wide), 0.0))
-    fence_async_shared()
-    meet()
+        gl.store(mixed_ptrs + HALF, right, mask=lanes[:, None] & (HALF + d < D)[None, :])

@@ -1,4 +1,4 @@
-"""Partial results of a decode row whose chunks are spread over programs."""
+"""Partial results of rows whose chunks are spread over programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def merge_when_last(
     arrived = tl.atomic_add(arrived_ptr, 1, sem="acq_rel")
     if arrived == programs - 1:
         tl.store(arrived_ptr, 0)
-        merge_parts(highest_ptr, total_ptr, mixed_ptr, out_row, place, chunks, d, lane, REP, D)
+        merge_parts(
+            highest_ptr, total_ptr, mixed_ptr, out_row + lane * D,
+            place * REP + lane, REP, chunks, lane < REP, d, D,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -39,25 +42,25 @@ def merge_parts(
     highest_ptr,
     total_ptr,
     mixed_ptr,
-    out_row,
-    place,  # of the first chunk
+    out_ptrs,  # [M]: where the results begin
+    first,  # [M]: the first chunk of each
+    step,  # from one chunk to the next
     chunks,
+    lanes,  # bool [M]: those that are there
     d,
-    lane,  # query heads, padded as little as possible
-    REP: tl.constexpr,
     D: tl.constexpr,
 ):
-    """The chunks' partial results merged ascending, and the row's result from them."""
+    """The chunks' partial results merged ascending, and the results from them."""
     # Made of the arguments, whose layouts differ between the kernels that call this.
-    total = lane * 0.0
+    total = lanes.to(tl.float32) * 0.0
     highest = total - float("inf")
     mixed = d[:, None] * 0.0 + total[None, :]
-    inside = (lane < REP)[None, :] & (d < D)[:, None]
+    inside = lanes[None, :] & (d < D)[:, None]
     for start in range(0, chunks, 8):
         for i in tl.static_range(8):
             chunk = start + i
-            there = (lane < REP) & (lane * 0 + chunk < chunks)
-            part = (place + chunk) * REP + lane
+            there = lanes & (first * 0 + chunk < chunks)
+            part = first + chunk * step
             # past L1, which knows nothing of other programs' stores
             c_highest = tl.load(
                 highest_ptr + part, mask=there, other=float("-inf"), cache_modifier=".cg"
@@ -70,5 +73,5 @@ def merge_parts(
                 cache_modifier=".cg",
             )
             highest, total, mixed = merge_across(highest, total, mixed, c_highest, c_total, c_mixed)
-    out = finished_across(total, mixed).to(out_row.dtype.element_ty)
-    tl.store(out_row + lane[None, :] * D + d[:, None], out, mask=inside)
+    out = finished_across(total, mixed).to(out_ptrs.dtype.element_ty)
+    tl.store(out_ptrs[None, :] + d[:, None], out, mask=inside)
