@@ -59,13 +59,18 @@ def test_arrivals_one_after_the_other(folder: Path) -> None:
     assert found.ttft_ms.max / 1e3 < found.total_s.median
 
 
-def test_decoding_requests_whose_own_prompts_come_in_turn(folder: Path) -> None:
-    """Guards a request that is done before the last one beside it has begun: with few prompt rows
-    the first ones decode for a long time until then."""
+def test_decoding_requests_begin_in_one_tick(folder: Path) -> None:
+    """Guards modes against contexts of other lengths: with few prompt rows the first requests would
+    decode for a long time until the last one's prompt is done, and longer in one mode."""
     setting = Setting(model=str(folder), random_weights=0, num_rows=4)
     scene = Scene(decodes=4, context=24, quiet=1, prompts=1, prompt_len=5, every=0)
-    found = WavefrontBench(setting, discover(), repeat=1).measure(scene, CHUNKED)
-    assert found.num_waits >= 4
+    plan = check_setting(setting, discover())
+    for mode in (CHUNKED, WAVEFRONT):
+        lengths = scene.lengths(plan, mode.chunk_size, 4)
+        with opened(setting_of(setting, mode), lengths, discover()) as subject:
+            seen = Arrivals(subject, scene, mode.chunk_size).run()
+        firsts = [min(token for i, token in seen.waits if i == request) for request in range(4)]
+        assert firsts == firsts[:1] * 4
 
 
 def test_waits_stand_beside_those_of_the_same_tokens_without_prompts(folder: Path) -> None:

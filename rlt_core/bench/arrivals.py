@@ -32,36 +32,26 @@ class Scene:
     every: int
     seed: int = 0
 
-    def most_ticks(self, loops: int, chunk_size: int, width: int) -> int:
-        """From the first token to the end, `width` cells a tick. List scheduling leaves none idle
-        while a prompt waits, and so is late by one prompt's length at most (Graham 1966)."""
-        own, chunks = (-(-length // chunk_size) for length in (self.context, self.prompt_len))
-        work = self.decodes * own + self.prompts * chunks
-        late = own + chunks + self.prompts * (ANSWER + 1)
-        return loops * (-(-work // width) + late + 4) + self.prompts * self.every
-
-    def most_tokens(self, plan: Plan, chunk_size: int, budget: int) -> int:
-        """Of a decoding request, which must not end before the prompts have."""
-        ticks = self.most_ticks(plan.shape.loops, chunk_size, max(1, budget // chunk_size))
-        return WARM_TOKENS + self.quiet + ticks // _pace(plan) + 1
-
     def busy_tokens(self, plan: Plan, chunk_size: int, budget: int) -> int:
-        """That a decoding request makes while there are prompts, about."""
+        """That a decoding request makes while there are prompts, at most. List scheduling leaves
+        no place idle while a prompt waits, and so is late by less than one prompt (Graham 1966)."""
         chunks, width = -(-self.prompt_len // chunk_size), max(1, budget // chunk_size)
-        ticks = plan.shape.loops * max(chunks, -(-self.prompts * chunks // width))
-        return (ticks + self.prompts * self.every) // _pace(plan) + 1
+        late = chunks * (width - 1) + self.prompts * (ANSWER + 1) * width
+        ticks = plan.shape.loops * (4 - (-(self.prompts * chunks + late) // width))
+        # A strategy that guesses gives up to a token a tick.
+        pace = plan.shape.loops if not plan.draft_depth else 1
+        return (ticks + self.prompts * self.every) // pace + 1
+
+    def decoded(self, plan: Plan, chunk_size: int, budget: int) -> int:
+        """Tokens of a decoding request, which must not end before the prompts have."""
+        return WARM_TOKENS + self.quiet + self.busy_tokens(plan, chunk_size, budget)
 
     def lengths(self, plan: Plan, chunk_size: int, budget: int) -> list[Lengths]:
         """Of every resident."""
-        most = self.context + self.most_tokens(plan, chunk_size, budget)
+        most = self.context + self.decoded(plan, chunk_size, budget)
         decoding = Lengths(prompt=self.context, total=most)
         arriving = Lengths(prompt=self.prompt_len, total=self.prompt_len + ANSWER)
         return [decoding] * self.decodes + [arriving] * self.prompts
-
-
-def _pace(plan: Plan) -> int:
-    """Ticks of a token; a strategy that guesses gives up to one a tick."""
-    return plan.shape.loops if not plan.draft_depth else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +72,7 @@ class Arrivals:
 
     def __init__(self, subject: Subject, scene: Scene, chunk_size: int) -> None:
         self._engine, self._scene, self._plan = subject.engine, scene, subject.plan
+        self._first = subject.first
         self._sizes = subject.plan, chunk_size, subject.parts.sizes.engine.num_places
         num = scene.decodes + scene.prompts
         self._tokens: list[list[int]] = [[] for _ in range(num)]
@@ -92,8 +83,7 @@ class Arrivals:
     def alone(self) -> Waits:
         """The decoding requests without the prompts, for about as many tokens; it warms up, too."""
         self._start()
-        before, busy = WARM_TOKENS + self._scene.quiet, self._scene.busy_tokens(*self._sizes)
-        self._until(self._decoding, before + busy)
+        self._until(self._decoding, self._scene.decoded(*self._sizes))
         self._end()
         return self._waits(0.0, perf_counter())
 
@@ -120,9 +110,14 @@ class Arrivals:
         )
 
     def _start(self) -> None:
-        most = self._scene.most_tokens(*self._sizes)
+        """The decoding requests' own prompts; then all of them begin in one tick."""
+        if self._first is None:
+            raise RuntimeError("decode rows must wait for the first prompts (prompts_first)")
+        self._first.over = False
         for index in self._decoding:
-            self._add(index, self._scene.context, most)
+            self._add(index, self._scene.context, self._scene.decoded(*self._sizes))
+        self._until(self._decoding, 1)
+        self._first.over = True
 
     def _arrive(self) -> list[float]:
         """Hand over the prompts; when each was."""

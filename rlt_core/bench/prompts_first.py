@@ -12,14 +12,14 @@ from rlt_core.contract.protocols import Strategy, StrategyPlan, StrategyView
 
 
 class PromptsFirst:
-    """Host half of a strategy, held back while there are prompts."""
+    """Host half of a strategy, held back while there are prompts; not any more once `over`."""
 
     def __init__(self, inner: Strategy) -> None:
-        self._inner = inner
+        self._inner, self.over = inner, False
 
     def plan(self, view: StrategyView) -> StrategyPlan:
         """The strategy's own; decode rows only when no prompt waits or runs."""
         plan = self._inner.plan(view)
-        if view.num_waiting or view.num_prompt_requests:
+        if not self.over and (view.num_waiting or view.num_prompt_requests):
             return replace(plan, decode_rows=0)
         return plan

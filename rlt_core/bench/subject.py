@@ -110,12 +110,13 @@ class Lengths:
 
 @dataclass(slots=True)
 class Subject:
-    """An engine and what is known of it."""
+    """An engine and what is known of it. first: what holds decode rows back, where that is set."""
 
     parts: Parts
     engine: Engine
     executor: TimedExecutor
     traffic: Traffic
+    first: PromptsFirst | None
 
     @property
     def plan(self) -> Plan:
@@ -225,13 +226,12 @@ def _build(
     parts = build_parts(config, registry, prepare)
     executor = TimedExecutor(parts.executor)
     strategy: Strategy = load_object(parts.plan.strategy.factory)()
-    if setting.prompts_first:
-        strategy = PromptsFirst(strategy)
-    scheduler = Scheduler(parts.plan, parts.sizes.engine, parts.kv, strategy)
+    first = PromptsFirst(strategy) if setting.prompts_first else None
+    scheduler = Scheduler(parts.plan, parts.sizes.engine, parts.kv, first or strategy)
     engine = Engine(scheduler, executor)
     ops = parts.executor.services.ops
     traffic = measure_traffic(parts.plan, parts.kv, parts.model, ops)
-    return Subject(parts, engine, executor, traffic)
+    return Subject(parts, engine, executor, traffic, first)
 
 
 def _kv(setting: Setting, plan: Plan) -> KVPlan:

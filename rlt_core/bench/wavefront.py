@@ -1,7 +1,7 @@
 """`rlt bench wavefront`: long prompts that arrive among decoding requests, by prompt mode.
 
-N requests decode; after a while M prompts of P random tokens arrive. For each mode, with the same
-number of prompt rows in progress (the budget B of a tick):
+N requests decode, all from contexts of the same length; after a while M prompts of P random tokens
+arrive. For each mode, with the same number of prompt rows in progress (the budget B of a tick):
 
     TTFT     from a prompt's arrival to its first token
     ITL      seconds between tokens of the decoding requests, from the first arrival until every
@@ -108,8 +108,8 @@ class WavefrontBench:
 
 
 def setting_of(setting: Setting, mode: Mode) -> Setting:
-    """The setting in a mode; decode rows move while there are prompts."""
-    return replace(setting, prompts=mode.name, chunk_size=mode.chunk_size, prompts_first=False)
+    """The setting in a mode."""
+    return replace(setting, prompts=mode.name, chunk_size=mode.chunk_size)
 
 
 def modes(budget: int, chunk_size: int) -> list[Mode]:

@@ -20,7 +20,7 @@ from rlt_kernels.attention.blocks import (
     ring_kernel,
     takes_blocks,
 )
-from rlt_kernels.attention.cell_merge import LANES, merge_cells_kernel
+from rlt_kernels.attention.cell_merge import LANES, LEAST_RUNS, merge_cells_kernel
 from rlt_kernels.attention.chunk import CHUNK
 from rlt_kernels.attention.decode import decode_kernel
 from rlt_kernels.attention.paged import (
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 # Programs that fill the chip; fewer rows are spread over so many.
 _PROGRAMS = 256
-# More rows in cells fill it without that; and what their chunks' partial results may take.
-_FEW_ROWS, _MOST_TILES, _MOST_BYTES = 257, 512, 1 << 27
+# Rows in cells, padding included, whose tiles are shared; tiles that hold them, with padding; and
+# bytes that their chunks' partial results may take.
+_FEW_ROWS, _MOST_TILES, _MOST_BYTES = 65, 256, 1 << 27
 
 
 class TritonAttention:
@@ -192,9 +193,9 @@ class TritonAttention:
         first, (num, heads, size) = rows.num_single, q.shape
         padded, tiles = max(16, triton.next_power_of_2(size)), rows.tile_first.shape[0]
         chunks = -(-rows.pages.shape[1] * rows.pool.shape[3] // CHUNK.value)
-        room = min(self._programs // heads, chunks)
+        room = min(self._programs // heads, _MOST_TILES)
         room_bytes = num * heads * chunks * (size + 2) * 4
-        if num > _FEW_ROWS or tiles > _MOST_TILES or room_bytes > _MOST_BYTES or room < 2:
+        if num > _FEW_ROWS or tiles > _MOST_TILES or room_bytes > _MOST_BYTES or room < LEAST_RUNS:
             room = 0
         count = num * heads * chunks if room else 0
         flat = torch.empty(count * (size + 2), dtype=torch.float32, device=q.device)

@@ -13,8 +13,9 @@ from rlt_kernels.attention.parts import merge_parts
 
 # Rows of a program.
 LANES = 16
-# Chunks that are not worth sharing: one program takes them sooner than two and a merge.
-_LEAST = tl.constexpr(4)
+# Programs of a tile, and chunks of each, below which one program is sooner done (docs/log.md).
+LEAST_RUNS = 8
+_RUNS, _CHUNKS = tl.constexpr(LEAST_RUNS), tl.constexpr(4)
 _ANY = ("key_len_ptr", "tile_first_ptr", "tile_len_ptr", "first_row")
 _PLAIN = ("first_row", "num_tiles", "num_chunks")
 
@@ -22,8 +23,9 @@ _PLAIN = ("first_row", "num_tiles", "num_chunks")
 @triton.jit
 def run_len(chunks, used, ROOM: tl.constexpr):
     """Chunks of each program that has a tile of so many, where `used` tiles have ROOM programs."""
-    runs = tl.maximum(ROOM // used, 1)
-    return tl.maximum((chunks + runs - 1) // runs, _LEAST)
+    runs = ROOM // used
+    each = tl.maximum((chunks + runs - 1) // tl.maximum(runs, 1), _CHUNKS)
+    return tl.where(runs < _RUNS, chunks, each)
 
 
 @triton.jit(do_not_specialize_on_alignment=_ANY, do_not_specialize=_PLAIN)
