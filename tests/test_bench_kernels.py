@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from rlt_core.bench.attention_rows import attention_launch
 from rlt_core.bench.kernels import measure_kernel, row_counts, subjects
 from rlt_core.bench.operator_calls import Call, record_calls
-from rlt_core.bench.subject import Setting, check_setting
+from rlt_core.bench.setting import Setting, check_setting
 from rlt_core.cli import bench
 from rlt_core.contract.protocols import KVRows
 from rlt_core.contract.specs import OpSpec

@@ -23,7 +23,8 @@ from rlt_core.bench.crowd import Crowd, Window
 from rlt_core.bench.decode import Point, measure_decode
 from rlt_core.bench.depth_runs import Load, Run, Runs, resident_lengths
 from rlt_core.bench.depths import Full, Synthetic
-from rlt_core.bench.subject import Setting, Subject, check_setting, opened
+from rlt_core.bench.setting import Setting, check_setting
+from rlt_core.bench.subject import Subject, opened
 from rlt_core.cli import bench, main
 from rlt_core.plugins.registry import discover
 from rlt_core.schedule.request import EngineRequest

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from rlt_core.bench import subject as subject_module
 from rlt_core.bench.pipeline import Load, PipelineBench, PipelineResult, setting_of
 from rlt_core.bench.script import Script
-from rlt_core.bench.subject import Setting
+from rlt_core.bench.setting import Setting
 from rlt_core.cli import bench, main
 from rlt_core.cli.bench_pipeline import table
 from rlt_core.contract.errors import RltError

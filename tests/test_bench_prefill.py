@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from rlt_core.bench import prefill as bench_prefill
 from rlt_core.bench.prefill import Prompts, Work, measure_prefill
-from rlt_core.bench.subject import Setting, check_setting
+from rlt_core.bench.setting import Setting, check_setting
 from rlt_core.cli import bench, main
 from rlt_core.cli.bench_prefill import grid
 from rlt_core.plugins.registry import discover

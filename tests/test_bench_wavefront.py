@@ -11,7 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from rlt_core.bench.arrivals import Arrivals, Scene
-from rlt_core.bench.subject import Setting, check_setting, opened
+from rlt_core.bench.setting import Setting, check_setting
+from rlt_core.bench.subject import opened
 from rlt_core.bench.wavefront import Mode, WavefrontBench, modes, setting_of
 from rlt_core.cli import bench, main
 from rlt_core.contract.errors import RltError

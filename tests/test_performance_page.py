@@ -17,8 +17,8 @@ from rlt_core.bench.depth import DepthResult, NoExitResult
 from rlt_core.bench.depth_runs import Load
 from rlt_core.bench.pipeline import PipelineResult
 from rlt_core.bench.prefill import PrefillResult, Prompts, Work
+from rlt_core.bench.setting import Setting, check_setting
 from rlt_core.bench.spread import Spread
-from rlt_core.bench.subject import Setting, check_setting
 from rlt_core.bench.wavefront import Mode, WavefrontResult
 from rlt_core.cli.bench_decode import table as decode_table
 from rlt_core.cli.bench_depth import table as depth_table

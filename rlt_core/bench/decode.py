@@ -27,8 +27,9 @@ import numpy as np
 
 from rlt_core.bench.crowd import Crowd, Window
 from rlt_core.bench.gpu_idle import busy_seconds
+from rlt_core.bench.setting import Setting
 from rlt_core.bench.spread import Spread
-from rlt_core.bench.subject import Lengths, Setting, Subject, opened
+from rlt_core.bench.subject import Lengths, Subject, opened
 from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import Registry
 from rlt_core.runtime.batch import I64

@@ -37,8 +37,8 @@ from rlt_core.bench.boundary import Boundary
 from rlt_core.bench.crowd import Window
 from rlt_core.bench.depth_runs import Load, Run, has_one_loop, opened_runs, resident_lengths
 from rlt_core.bench.depths import AtOne, Depths, Full
+from rlt_core.bench.setting import Setting
 from rlt_core.bench.spread import Spread
-from rlt_core.bench.subject import Setting
 from rlt_core.contract.errors import OptionError
 from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import Registry

@@ -31,8 +31,9 @@ import numpy as np
 from rlt_core.bench.crowd import Crowd, Window
 from rlt_core.bench.decode import random_prompts
 from rlt_core.bench.script import Script
+from rlt_core.bench.setting import Setting, check_setting
 from rlt_core.bench.spread import Spread
-from rlt_core.bench.subject import AHEAD, Lengths, Setting, Subject, check_setting, opened
+from rlt_core.bench.subject import AHEAD, Lengths, Subject, opened
 from rlt_core.contract.specs import Entry, StrategySpec
 from rlt_core.plugins.registry import Registry
 from rlt_core.runtime.batch import I64

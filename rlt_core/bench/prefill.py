@@ -25,8 +25,9 @@ from math import prod
 from rlt_core.bench.crowd import Crowd
 from rlt_core.bench.decode import random_prompts
 from rlt_core.bench.operator_calls import Call, record_calls
+from rlt_core.bench.setting import Setting
 from rlt_core.bench.spread import Spread
-from rlt_core.bench.subject import Lengths, Setting, Subject, opened
+from rlt_core.bench.subject import Lengths, Subject, opened
 from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import Registry
 from rlt_core.runtime.batch import I64

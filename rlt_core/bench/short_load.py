@@ -10,7 +10,8 @@ import numpy as np
 
 from rlt_core.bench.decode import random_prompts
 from rlt_core.bench.depths import Depths
-from rlt_core.bench.subject import Lengths, Setting, Subject, opened
+from rlt_core.bench.setting import Setting
+from rlt_core.bench.subject import Lengths, Subject, opened
 from rlt_core.contract.errors import RltError
 from rlt_core.plugins.plan import Plan
 from rlt_core.plugins.registry import Registry

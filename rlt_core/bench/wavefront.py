@@ -26,8 +26,9 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from rlt_core.bench.arrivals import Arrivals, Scene, Seen, Waits
+from rlt_core.bench.setting import Setting, check_setting
 from rlt_core.bench.spread import Spread
-from rlt_core.bench.subject import Setting, check_setting, opened
+from rlt_core.bench.subject import opened
 from rlt_core.contract.errors import RltError
 from rlt_core.plugins.registry import Registry
 

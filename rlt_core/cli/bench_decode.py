@@ -71,7 +71,7 @@ def decode(
 
     from rlt_core.bench.bandwidth import read_bandwidth
     from rlt_core.bench.decode import measure_decode
-    from rlt_core.bench.subject import check_length, check_setting
+    from rlt_core.bench.setting import check_length, check_setting
 
     setting = shared.make_setting(
         model,

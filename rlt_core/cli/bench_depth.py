@@ -103,7 +103,7 @@ def depth(
     """
     from rlt_core.bench.depth import DepthBench, num_windows
     from rlt_core.bench.depth_runs import Load
-    from rlt_core.bench.subject import check_length, check_setting
+    from rlt_core.bench.setting import check_length, check_setting
 
     setting = shared.make_setting(
         model,

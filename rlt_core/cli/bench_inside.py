@@ -16,8 +16,8 @@ from rlt_core.cli.output import print_columns
 from rlt_core.plugins.registry import discover
 
 if TYPE_CHECKING:
+    from rlt_core.bench.setting import Setting
     from rlt_core.bench.short_load import ShortLoad
-    from rlt_core.bench.subject import Setting
     from rlt_core.plugins.plan import Plan
 
 
@@ -129,8 +129,8 @@ def profile(
 
 def _chosen(values: dict[str, Any]) -> tuple[Setting, Plan, ShortLoad]:
     from rlt_core.bench.depths import Full, Synthetic
+    from rlt_core.bench.setting import check_length, check_setting
     from rlt_core.bench.short_load import ShortLoad
-    from rlt_core.bench.subject import check_length, check_setting
 
     parts = ("strategy", "kv_layout", "attention", "device", "dtype")
     setting = shared.make_setting(

@@ -51,7 +51,7 @@ def kernels(
     from rlt_core.bench.bandwidth import read_bandwidth
     from rlt_core.bench.kernels import measure_kernel, row_counts, subjects
     from rlt_core.bench.launch_time import product_rate
-    from rlt_core.bench.subject import check_setting
+    from rlt_core.bench.setting import check_setting
 
     setting = shared.make_setting(
         model,

@@ -18,7 +18,7 @@ from rlt_core.plugins.registry import Registry, discover
 
 if TYPE_CHECKING:
     from rlt_core.bench.pipeline import PipelineBench, PipelineResult
-    from rlt_core.bench.subject import Setting
+    from rlt_core.bench.setting import Setting
 
 CUDA_BATCHES, CPU_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4)
 # (context, tokens)
@@ -91,7 +91,7 @@ def pipeline(
     The bound is draft depth + (loops - draft depth) x (1 - acceptance) ticks a token.
     """
     from rlt_core.bench.pipeline import Load, PipelineBench, setting_of
-    from rlt_core.bench.subject import check_length, check_setting
+    from rlt_core.bench.setting import check_length, check_setting
 
     setting = shared.make_setting(
         model,

@@ -72,7 +72,7 @@ def prefill(
 
     from rlt_core.bench.launch_time import product_rate
     from rlt_core.bench.prefill import measure_prefill
-    from rlt_core.bench.subject import check_length, check_setting
+    from rlt_core.bench.setting import check_length, check_setting
 
     setting = shared.make_setting(
         model,

@@ -17,8 +17,8 @@ from rlt_core.contract.errors import CapacityError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from rlt_core.bench.setting import Setting
     from rlt_core.bench.spread import Spread
-    from rlt_core.bench.subject import Setting
     from rlt_core.plugins.plan import Plan
     from rlt_core.plugins.registry import Registry
 
@@ -64,7 +64,7 @@ class Recorder:
     ) -> Recorder:
         """Of a benchmark's subject; `given` stands among the settings, beside the model and its
         parts."""
-        from rlt_core.bench.subject import setting_dict
+        from rlt_core.bench.setting import setting_dict
 
         settings = {**setting_dict(setting, plan), **given}
         return cls(bench, settings, plan.device, registry, as_json=as_json)

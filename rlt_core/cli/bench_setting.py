@@ -12,7 +12,7 @@ from rlt_core.cli.options import OnOff, parse_ops
 from rlt_core.contract.errors import OptionError
 
 if TYPE_CHECKING:
-    from rlt_core.bench.subject import Setting
+    from rlt_core.bench.setting import Setting
 
 RandomWeights = Annotated[
     str | None,
@@ -49,7 +49,7 @@ def make_setting(
     **parts: Any,
 ) -> Setting:
     """The setting that the options make. Raises OptionError."""
-    from rlt_core.bench.subject import Setting
+    from rlt_core.bench.setting import Setting
 
     check_weights(model, random_weights)
     return Setting(

@@ -87,7 +87,7 @@ def wavefront(
     while there are prompts, and before.
     """
     from rlt_core.bench.arrivals import Scene
-    from rlt_core.bench.subject import check_length, check_setting
+    from rlt_core.bench.setting import check_length, check_setting
     from rlt_core.bench.wavefront import WavefrontBench, modes, setting_of
 
     default = CUDA_SIZES if device.startswith("cuda") else CPU_SIZES

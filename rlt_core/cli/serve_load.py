@@ -16,7 +16,7 @@ from rlt_core.bench.depths import DISTRIBUTIONS, Depths, Full, Synthetic
 from rlt_core.bench.lengths import lengths_of
 from rlt_core.bench.offered import Offer
 from rlt_core.bench.serve import ServePlan, ServeResult, in_process, over_http
-from rlt_core.bench.subject import plan_dict
+from rlt_core.bench.setting import plan_dict
 from rlt_core.cli import bench_setting as shared
 from rlt_core.cli.bench_record import Recorder
 from rlt_core.cli.options import OnOff, parse_ops
