@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from rlt_kernels.attention.backend import TritonAttention
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]  # most of it is compiling
-LENGTH, CHUNKS = 1500, 12
+LENGTH, CHUNKS = 2600, 21
 # Of one request, no more rows than are shared: many chunks and few, a single row.
-CELLS = ((1476, 1500), (1290, 1306), (1152, 1153), (750, 764), (525, 530), (36, 40))
+CELLS = ((2576, 2600), (2290, 2306), (1792, 1793), (1650, 1664), (1525, 1530), (36, 40))
+# Alone in front of them.
+SINGLES = (2599, 700, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +38,11 @@ def backend(programs: int) -> TritonAttention:
 def attend(
     attention: TritonAttention, text: Text, page_size: int, cells: list[tuple[int, int]], dead: int
 ) -> tuple[Tensor, Tensor]:
-    """One launch of cells of one request whose other positions are stored, and padding behind
-    them: (results, the pool). Every dead-th row does nothing."""
+    """One launch of rows alone and of cells of one request whose other positions are stored, and
+    padding behind them: (results, the pool). Every dead-th row does nothing."""
     memory = Memory(text, page_size, 1, num_chunks=CHUNKS)
     memory.fill(LENGTH)
-    positions = torch.cat([torch.arange(*cell) for cell in cells])
+    positions = torch.cat((torch.tensor(SINGLES), *(torch.arange(*cell) for cell in cells)))
     lengths = torch.tensor([stop - start for start, stop in cells])
     none = torch.zeros(9, dtype=torch.int64)
     keys = positions + 1
@@ -51,8 +53,8 @@ def attend(
         pages=memory.pages.int().view(1, -1),
         page_row=torch.zeros(len(positions), dtype=torch.int64, device=DEVICE),
         key_len=torch.nn.functional.pad(keys, (0, 1)).to(DEVICE),
-        num_single=0,
-        tile_first=torch.cat((lengths.cumsum(0) - lengths, none)).to(DEVICE),
+        num_single=len(SINGLES),
+        tile_first=torch.cat((len(SINGLES) + lengths.cumsum(0) - lengths, none)).to(DEVICE),
         tile_len=torch.cat((lengths, none)).to(DEVICE),
         tile_rows=64,
     )
@@ -69,7 +71,7 @@ def test_shared_tiles_have_the_bits_of_tiles_alone(
     """One, two and more runs a tile, beside tiles that are too short to be shared; a tile alone;
     rows that do nothing."""
     text = Text.random(seed % 1000, heads, torch.bfloat16, DEVICE, LENGTH)
-    for cells, dead in ((list(CELLS), 7), ([(1436, 1500)], 1000), (list(CELLS[1:3]), 5)):
+    for cells, dead in ((list(CELLS), 7), ([(2536, 2600)], 1000), (list(CELLS[1:3]), 5)):
         wanted, pool = attend(backend(1), text, page_size, cells, dead)
         for room in (8, 16, 48, 1 << 8):
             found, after = attend(backend(room * heads[0]), text, page_size, cells, dead)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import perf_counter
 
@@ -21,7 +21,7 @@ Waits = dict[tuple[int, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """`decodes` requests with prompts of `context` tokens decode; after `quiet` tokens of each,
+    """`decodes` requests with prompts of `context` tokens decode; after `quiet` tokens of one,
     `prompts` prompts of `prompt_len` tokens arrive, one every `every` ticks (0: all at once)."""
 
     decodes: int
@@ -31,6 +31,11 @@ class Scene:
     prompt_len: int
     every: int
     seed: int = 0
+
+    def short(self, chunk_size: int) -> Scene:
+        """One that is soon over, with ticks of the same kinds."""
+        context, prompt_len = (min(n, chunk_size) for n in (self.context, self.prompt_len))
+        return replace(self, context=context, prompt_len=prompt_len, prompts=1, quiet=1)
 
     def busy_tokens(self, plan: Plan, chunk_size: int, budget: int) -> int:
         """That a decoding request makes while there are prompts, at most. List scheduling leaves
@@ -81,7 +86,7 @@ class Arrivals:
         self._ticks = 0
 
     def alone(self) -> Waits:
-        """The decoding requests without the prompts, for about as many tokens; it warms up, too."""
+        """The decoding requests without the prompts, for at least as many tokens."""
         self._start()
         self._until(self._decoding, self._scene.decoded(*self._sizes))
         self._end()
@@ -90,7 +95,9 @@ class Arrivals:
     def run(self) -> Seen:
         """The quiet stretch, then the arrivals; all requests have ended then."""
         self._start()
-        self._until(self._decoding, WARM_TOKENS + self._scene.quiet)
+        # Until the first of them: where tokens are guessed, others are behind.
+        while max(map(len, self._tokens)) < WARM_TOKENS + self._scene.quiet:
+            self._step()
         before, arrived = self._ticks, self._arrive()
         self._until(self._arriving, 1)
         ticks, ended = self._ticks - before, max(self._times[i][0] for i in self._arriving)

@@ -11,9 +11,8 @@ arrive. For each mode, with the same number of prompt rows in progress (the budg
 
 Modes: `chunked` and `wavefront` with chunks of C rows, and `chunked` with chunks of the whole
 budget, which fills the rows of a tick with one prompt as the wavefront does, but with one chunk.
-Each mode runs once without the prompts, then `repeat` times with them; waits of all repeats stand
-in one distribution.
-The tokens must be the same in all modes and repeats.
+A short run warms up. Each mode runs once without the prompts, then `repeat` times with them; waits
+of all repeats stand in one distribution. The tokens must be the same in all modes and repeats.
 
     rlt bench wavefront --random-weights FOLDER --decodes 32 --prompts 8 --prompt-len 4096
 """
@@ -88,6 +87,7 @@ class WavefrontBench:
         budget = setting.rows
         lengths = scene.lengths(plan, mode.chunk_size, budget)
         with opened(setting, lengths, self._registry) as subject:
+            Arrivals(subject, scene.short(mode.chunk_size), mode.chunk_size).run()  # warms up
             alone = Arrivals(subject, scene, mode.chunk_size).alone()
             runs = [Arrivals(subject, scene, mode.chunk_size).run() for _ in range(self._repeat)]
         for run in runs:
@@ -124,7 +124,7 @@ def _result(
     scene: Scene, mode: Mode, budget: int, alone: Waits, runs: Sequence[Seen]
 ) -> WavefrontResult:
     busy = [wait for run in runs for wait in run.waits.values()]
-    quiet = [alone[token] for run in runs for token in run.waits if token in alone]
+    quiet = [alone[token] for run in runs for token in run.waits]
     return WavefrontResult(
         scene=scene,
         mode=mode,

@@ -56,7 +56,7 @@ def wavefront(
         int, typer.Option("--every", min=0, help="Ticks between two arrivals; 0: all at once.")
     ] = 0,
     quiet: Annotated[
-        int, typer.Option("--quiet", min=1, help="Tokens of each decoding request before them.")
+        int, typer.Option("--quiet", min=1, help="Tokens of a decoding request before them.")
     ] = 16,
     max_num_tokens: shared.NumRows = None,
     chunk_size: Annotated[
@@ -83,8 +83,8 @@ def wavefront(
     """Time long prompts that arrive among decoding requests: chunked against wavefront.
 
     All modes have the same number of prompt rows in a tick (--max-num-tokens, default 2048, CPU
-    64), and must give the same tokens. ITL: milliseconds between tokens of the decoding requests,
-    while there are prompts, and before.
+    64), and must give the same tokens. ITL: milliseconds between tokens of the decoding requests
+    while there are prompts, and between the same tokens in a run without them.
     """
     from rlt_core.bench.arrivals import Scene
     from rlt_core.bench.setting import check_length, check_setting
@@ -128,7 +128,7 @@ def wavefront(
     for mode in compared:
         check_setting(setting_of(setting, mode), registry)
         longest = max(one.total for one in scene.lengths(plan, mode.chunk_size, rows))
-        fix = "Fix: a smaller --prompt-len or --prompts, or larger chunks"
+        fix = "Fix: less of --prompt-len, --prompts, --context, --quiet or --every; larger chunks"
         check_length(plan, "--prompt-len", scene.prompt_len, longest, fix)
     given = {"strategy": strategy, "repeat": repeat, "seed": seed}
     recorder = Recorder.of("wavefront", setting, plan, registry, given, as_json=as_json)

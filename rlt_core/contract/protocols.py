@@ -354,7 +354,8 @@ class PagedRows:
     tables, page_row int64 [R] each row's own; key_len int64 [R + 1]: positions a row may see, its
     own the last; 0 for a row that does nothing, whose result may be anything. The row writes
     its own position with `store`. Rows before num_single are alone; the others are in cells, cut
-    into tiles of at most tile_rows rows: tile_first and tile_len int64 [T] (length 0 for padding).
+    into tiles of at most tile_rows rows: tile_first and tile_len int64 [T] (length 0 for padding,
+    which comes last).
     hidden: None, or bool [., keys] with the row hidden_row int64 [R] of each row (KVRows.hidden).
     kept: as in KVRows.
     """

@@ -211,8 +211,8 @@ class TritonAttention:
             **sizes, **OPTIONS | {"num_warps": rows.tile_rows // 16},
         )  # fmt: skip
         if room:
-            pdl = can_overlap(q.device)
-            merge_cells_kernel[(heads, tiles, rows.tile_rows // LANES)](
+            pdl, shared = can_overlap(q.device), min(tiles, room // LEAST_RUNS)
+            merge_cells_kernel[(heads, shared, rows.tile_rows // LANES)](
                 out, *parts, rows.key_len, rows.tile_first, rows.tile_len, first, tiles, chunks,
                 LANES=LANES, PDL=pdl, **sizes, **OPTIONS | ({"launch_pdl": True} if pdl else {}),
             )  # fmt: skip

@@ -13,9 +13,10 @@ from rlt_kernels.attention.parts import merge_parts
 
 # Rows of a program.
 LANES = 16
-# Programs of a tile, and chunks of each, below which one program is sooner done (docs/log.md).
+# Where fewer could share a tile, or where it has fewer chunks, one is sooner done (docs/log.md).
 LEAST_RUNS = 8
-_RUNS, _CHUNKS = tl.constexpr(LEAST_RUNS), tl.constexpr(4)
+_RUNS, _FEWEST = tl.constexpr(LEAST_RUNS), tl.constexpr(13)
+_EACH = tl.constexpr(4)  # chunks of a program, at least
 _ANY = ("key_len_ptr", "tile_first_ptr", "tile_len_ptr", "first_row")
 _PLAIN = ("first_row", "num_tiles", "num_chunks")
 
@@ -24,8 +25,8 @@ _PLAIN = ("first_row", "num_tiles", "num_chunks")
 def run_len(chunks, used, ROOM: tl.constexpr):
     """Chunks of each program that has a tile of so many, where `used` tiles have ROOM programs."""
     runs = ROOM // used
-    each = tl.maximum((chunks + runs - 1) // tl.maximum(runs, 1), _CHUNKS)
-    return tl.where(runs < _RUNS, chunks, each)
+    each = tl.maximum((chunks + runs - 1) // tl.maximum(runs, 1), _EACH)
+    return tl.where((runs < _RUNS) | (chunks < _FEWEST), chunks, each)
 
 
 @triton.jit(do_not_specialize_on_alignment=_ANY, do_not_specialize=_PLAIN)
