@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlt_core.contract.steps import MixedSteps
+from rlt_core.contract.mixed_steps import MixedSteps
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.decode_tick import DecodeTick

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlt_core.contract.steps import MixedSteps, PromptPart, RunningRows
+from rlt_core.contract.mixed_steps import MixedSteps, PromptPart
+from rlt_core.contract.steps import RunningRows
 from rlt_core.runtime.collect import Results
 from rlt_core.runtime.decode_tick import DecodeTick
 from rlt_core.runtime.tick import TickProgram

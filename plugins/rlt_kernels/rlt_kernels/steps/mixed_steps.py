@@ -1,4 +1,4 @@
-"""The steps of ticks with plain prompts' rows: rlt_core.contract.steps.MixedSteps in Triton."""
+"""The steps of ticks with plain prompts' rows: rlt_core.contract.mixed_steps in Triton."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from rlt_kernels.steps.steps import TritonSteps
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlt_core.contract.steps import PromptPart, SlotArrays
+    from rlt_core.contract.mixed_steps import PromptPart
+    from rlt_core.contract.steps import SlotArrays
 
 _ROWS = 256  # prompt rows of one program
 
