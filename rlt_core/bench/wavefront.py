@@ -5,7 +5,7 @@ arrive. For each mode, with the same number of prompt rows in progress (the budg
 
     TTFT     from a prompt's arrival to its first token
     ITL      seconds between tokens of the decoding requests, from the first arrival until every
-             prompt has its first token; a wait counts where it ends
+             prompt has its first token; a wait that has a part in it counts whole
     quiet    ITL of the same tokens in a run without the prompts: their contexts grow meanwhile
     total    from the first arrival to the last first token
 

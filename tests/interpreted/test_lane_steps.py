@@ -3,7 +3,6 @@ the tick program in torch: the same answers, guesses and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlt_core.plugins.plan import ExitMode
+from rlt_core.runtime.batch import TickOutput
 from rlt_core.runtime.lane_tick import LaneTick
 from rlt_core.runtime.pipeline import PipelineProgram
 from rlt_core.schedule.request import EngineRequest
@@ -20,6 +20,7 @@ from rlt_kernels.steps.lane_steps import TritonLaneSteps
 from tests.engines import Built, Setup, build, greedy, plan_of, run_together
 from tests.interpreted.test_steps import differences
 from tests.test_pipeline import THRESHOLD, WRONG, oracle, scripted
+from tests.tick_outputs import each_output
 
 # numpy computes both sides of a `where`: -inf - -inf on the one that is not taken
 pytestmark = [
@@ -129,7 +130,7 @@ def test_scripted_guesses(strategy: str, mode: ExitMode, wrong: str) -> None:
         built = make(guessing)
         scripted(built, says)
         by_turns(built, strategy == "adaptive")
-        ticks = watched(built)
+        ticks = each_output(built, told)
         found = run_together(built, made)
         assert [differences(found[i], wanted[i]) for i in range(2)] == [[], []]
         runs.append((ticks, built.engine.counts, lanes_of(built)))
@@ -156,21 +157,11 @@ def by_turns(built: Built, asks: bool) -> None:
     built.executor.submit = submit  # type: ignore[method-assign]  # the host's word, replaced
 
 
-def watched(built: Built) -> list[tuple[Any, ...]]:
-    """What each tick told: its counts and, of each event, slot, token, depth, finish and drafts."""
-    found: list[tuple[Any, ...]] = []
-    inner: Callable[[], Any] = built.executor.collect
-
-    def collect() -> Any:
-        out = inner()
-        places = out.columns[0] >= 0
-        events = out.columns[:5, places]
-        drafts = None if out.drafts is None else out.drafts[:, places].tolist()
-        found.append((out.counts.tolist(), events.tolist(), drafts))
-        return out
-
-    built.executor.collect = collect  # type: ignore[method-assign]  # watched
-    return found
+def told(out: TickOutput) -> tuple[Any, ...]:
+    """Of a tick: its counts and, of each event, slot, token, depth, finish and drafts."""
+    places = out.columns[0] >= 0
+    drafts = None if out.drafts is None else out.drafts[:, places].tolist()
+    return out.counts.tolist(), out.columns[:5, places].tolist(), drafts
 
 
 def lanes_of(built: Built) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlt_core.runtime import mixed_inputs
+from rlt_core.runtime.batch import TickOutput
 from rlt_core.runtime.collect import Results
 from rlt_core.runtime.decode_tick import DecodeTick
 from rlt_core.runtime.fused_ticks import FusedTicks
@@ -23,6 +24,7 @@ from rlt_kernels.steps.mixed_steps import TritonMixedSteps
 from tests.engines import Answer, Built, Setup, build, greedy, run_together
 from tests.interpreted.test_steps import differences
 from tests.test_captured_ticks import counted
+from tests.tick_outputs import each_output
 
 # numpy computes both sides of a `where`: -inf - -inf on the one that is not taken
 pytestmark = [
@@ -85,19 +87,10 @@ def requests(setup: Setup) -> list[EngineRequest]:
     return [*made, replace(made[0], request_id=9, kind="score", prompt_len=4, **scored)]
 
 
-def told_by(built: Built) -> list[tuple[Any, ...]]:
-    """What each tick told: its counts and its events, by slot."""
-    found: list[tuple[Any, ...]] = []
-    inner = built.executor.collect
-
-    def collect() -> Any:
-        out = inner()
-        events = out.columns[:5, out.columns[0] >= 0]
-        found.append((out.counts.tolist(), sorted(events.T.tolist())))
-        return out
-
-    built.executor.collect = collect  # type: ignore[method-assign]  # watched
-    return found
+def told(out: TickOutput) -> tuple[Any, ...]:
+    """Of a tick: its counts and its events, by slot."""
+    events = out.columns[:5, out.columns[0] >= 0]
+    return out.counts.tolist(), sorted(events.T.tolist())
 
 
 def scores(answer: Answer) -> dict[int, tuple[int, float, bytes]]:
@@ -114,9 +107,9 @@ def test_fused_prompts_change_nothing(setup: Setup, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(mixed_inputs, "NUM_ENDS", 3)  # empty places cost the interpreter time
     plain, steps = build(setup), build(setup)
-    ticks, ran = told_by(plain), fused(steps).ran
+    ticks, ran = each_output(plain, told), fused(steps).ran
     wanted = run_together(plain, requests(setup))
-    fused_ticks = told_by(steps)
+    fused_ticks = each_output(steps, told)
     found = run_together(steps, requests(setup))
     print(dict(ran), steps.engine.counts)
     assert {id_: differences(found[id_], wanted[id_]) for id_ in wanted} == {

@@ -197,7 +197,8 @@ class TritonAttention:
         room_bytes = num * heads * chunks * (size + 2) * 4
         if num > _FEW_ROWS or tiles > _MOST_TILES or room_bytes > _MOST_BYTES or room < LEAST_RUNS:
             room = 0
-        count = num * heads * chunks if room else 0
+        # In fours, so that all three parts begin at multiples of 16 bytes whatever the number.
+        count = -(-num * heads * chunks // 4) * 4 if room else 0
         flat = torch.empty(count * (size + 2), dtype=torch.float32, device=q.device)
         parts = (flat, flat[count:], flat[2 * count :])
         sharing = {"ROOM": room, "TILES": _MOST_TILES}
