@@ -62,7 +62,8 @@ load: $(STAMP)
 
 test-gpu: $(STAMP)
 	$(PY) -m pytest -m gpu
-	RLT_TEST_DEVICE=cuda $(PY) -m pytest -m "" tests/test_stage_gpu.py tests/test_flash_gpu.py tests/test_equality.py \
+	RLT_TEST_DEVICE=cuda $(PY) -m pytest -m "" tests/test_stage_gpu.py tests/test_flash_gpu.py \
+	  tests/test_flash_package_gpu.py tests/test_equality.py \
 	  tests/test_golden_together.py tests/test_huginn_engine.py tests/test_models_equality.py
 
 check: $(STAMP)

@@ -45,7 +45,7 @@ def test_one_prompt_takes_its_chunks_and_the_loops_once(folder: Path) -> None:
     assert chunked.num_waits == 2 * (chunked.ticks // 4 + 1)
     assert (chunked.budget, grid.budget) == (16, 16)
     assert made._tokens is not None
-    made._tokens[2][1] += 1
+    made._tokens[2][0] += 1
     with pytest.raises(RltError, match="request 2 got other tokens"):
         made.measure(scene, WAVEFRONT)
 

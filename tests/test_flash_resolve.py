@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -228,3 +229,20 @@ def test_a_package_that_cannot_be_called_is_named(installed: Start, tmp_path: Pa
     package.write_text("raise ImportError('undefined symbol: _ZN2at4')\n")
     with pytest.raises(PluginError, match="cannot be loaded: undefined symbol"):
         load_call()
+
+
+def test_the_package_s_own_warning_is_not_shown(
+    installed: Start, recwarn: pytest.WarningsRecorder
+) -> None:
+    """What flash-attn-4 4.0.0b36 warns about at its first call is no news to who runs a model.
+    Other warnings are shown."""
+    pytest.importorskip("triton")
+    from rlt_kernels.attention.flash_call import load_call
+
+    installed(FOUR)
+    load_call()
+    warnings.warn(
+        "Argument aux_data (position 17) cannot be converted to a JitArgument", stacklevel=1
+    )
+    warnings.warn("another", stacklevel=1)
+    assert [str(warning.message) for warning in recwarn.list] == ["another"]

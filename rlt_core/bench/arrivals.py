@@ -13,7 +13,9 @@ from rlt_core.contract.errors import RltError
 from rlt_core.plugins.plan import Plan
 from rlt_core.schedule.request import EngineRequest
 
-WARM_TOKENS, ANSWER = 2, 4
+WARM_TOKENS = 2
+# Prompts that went on decoding would be more work for the modes that end the first ones early.
+ANSWER = 1
 
 # Seconds before a token, by request and the token's index.
 Waits = dict[tuple[int, int], float]
@@ -106,7 +108,6 @@ class Arrivals:
         for index, num in zip(self._decoding, made, strict=True):
             self._until([index], num + 1)
         waits = self._waits(arrived[0], ended)
-        self._until(self._arriving, ANSWER)
         self._end()
         return Seen(
             waits=waits,

@@ -1,7 +1,8 @@
 """`rlt bench wavefront`: long prompts that arrive among decoding requests, by prompt mode.
 
 N requests decode, all from contexts of the same length; after a while M prompts of P random tokens
-arrive. For each mode, with the same number of prompt rows in progress (the budget B of a tick):
+arrive, each for one token. For each mode, with the same number of prompt rows in progress (the
+budget B of a tick):
 
     TTFT     from a prompt's arrival to its first token
     ITL      seconds between tokens of the decoding requests, from the first arrival until every

@@ -14,8 +14,8 @@ from importlib import metadata
 from rlt_core.contract import AttentionSpec, Extra, Word
 
 _INSTALL = "pip install flash-attn-4, or flash-attn for GPUs before Hopper"
-# Below the exact backend: it is taken by name, or where that one cannot be. Nobody has measured yet
-# where it is faster.
+# Below the exact backend: it is taken by name, or where that one cannot be. Where it was measured
+# (docs/log.md), it was not faster.
 _PRIORITY = 1
 
 

@@ -12,10 +12,10 @@ from rlt_kernels.attention.parts import merge_parts
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
 # Rows of a program.
-LANES = 16
+LANES = 4
 # Where fewer could share a tile, or where it has fewer chunks, one is sooner done (docs/log.md).
 LEAST_RUNS = 8
-_RUNS, _FEWEST = tl.constexpr(LEAST_RUNS), tl.constexpr(13)
+_RUNS, _FEWEST = tl.constexpr(LEAST_RUNS), tl.constexpr(9)
 _EACH = tl.constexpr(4)  # chunks of a program, at least
 _ANY = ("key_len_ptr", "tile_first_ptr", "tile_len_ptr", "first_row")
 _PLAIN = ("first_row", "num_tiles", "num_chunks")
