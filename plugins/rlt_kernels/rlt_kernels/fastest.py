@@ -1,7 +1,8 @@
 """Products for `--exact off`: this package's or the library's, whichever is faster for the shape.
 
 Both are timed once for each weight shape and bucket of rows, when a tick first needs them, on
-copies that together leave the cache. The library's change a row's bits with the number of rows.
+copies that together leave the cache, and behind a norm, as a layer has them: this package's begin
+before the norm has ended. The library's change a row's bits with the number of rows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlt_kernels import products
+from rlt_kernels.norms import rms_norm
 from rlt_kernels.silu import silu_mul
 from rlt_kernels.tiles import bucket
 from rlt_kernels.tune.timing import graph_micros, num_copies
@@ -53,11 +55,11 @@ def _library_is_faster(op: str, x: Tensor, weight: Tensor, library: _Product) ->
 
 
 def time_of(product: _Product, x: Tensor, weight: Tensor) -> float:
-    """Microseconds of one product, weights read from memory."""
+    """Microseconds of one product and the norm in front of it, weights read from memory."""
     copies = [weight.clone() for _ in range(num_copies(weight.nbytes))]
-    rows = x.contiguous()
+    rows, gain = x.contiguous(), x.new_ones(x.shape[-1])
 
     def launch(index: int) -> None:
-        product(rows, copies[index])
+        product(rms_norm(rows, gain, 1e-6), copies[index])
 
     return graph_micros(launch, launches=len(copies))
