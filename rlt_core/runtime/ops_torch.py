@@ -1,9 +1,10 @@
 """Reference operators in plain torch; a row's bits depend on no neighbour, place or row count.
 
-What was measured on a CPU (torch 2.13, AVX2) and is held by tests/test_ops.py: float32 products
-change with the number of rows below 16 and with one output column, and not when rows are padded
-to a multiple of 16; `torch.sigmoid` and `silu` change with an element's place (vector body or
-tail), `exp`, division and reductions over the last dimension do not.
+What was measured on CPUs (torch 2.13, AVX2 and AVX-512) and is held by tests/test_ops.py: float32
+products change with the number of rows below 16 and with one output column, and not when rows are
+padded to a multiple of 16; bfloat16 products of one row differ where a CPU has bfloat16 arithmetic;
+`torch.sigmoid` and `silu` change with an element's place (vector body or tail), `exp`, division and
+reductions over the last dimension do not.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROW_MULTIPLE = 16
+ROW_MULTIPLE, LEAST_BFLOAT16_ROWS = 16, 2
 # Below it, float32 products of bfloat16 values are the faster way on a CPU without bfloat16
 # arithmetic; above it, casting the weight costs more than the product at a few rows. The choice
 # may look at the weight alone: a look at the rows would make a row's bits depend on them.
@@ -28,12 +29,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [R, in], weight [out, in], bias [out] -> [R, out] in x's dtype, rounded once."""
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
+    padding = -x.shape[0] % ROW_MULTIPLE
     if x.dtype == torch.float32:
-        return _padded_linear(x, weight, bias)
+        return _padded_linear(x, weight, bias, padding)
     if weight.numel() >= NATIVE_BFLOAT16_ELEMENTS:
-        return F.linear(x, weight, bias)
+        return _padded_linear(x, weight, bias, max(LEAST_BFLOAT16_ROWS - x.shape[0], 0))
     wide_bias = None if bias is None else bias.float()
-    return _padded_linear(x.float(), weight.float(), wide_bias).to(x.dtype)
+    return _padded_linear(x.float(), weight.float(), wide_bias, padding).to(x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -79,8 +81,7 @@ def stable_sigmoid(x: Tensor) -> Tensor:
     return 1 / (torch.exp(-x.float()) + 1)
 
 
-def _padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
     # pad and narrow always run: the operator count must not depend on the number of rows
-    rows = x.shape[0]
-    padded = torch.constant_pad_nd(x, (0, 0, 0, -rows % ROW_MULTIPLE))
-    return F.linear(padded, weight, bias).narrow(0, 0, rows)
+    padded = torch.constant_pad_nd(x, (0, 0, 0, padding))
+    return F.linear(padded, weight, bias).narrow(0, 0, x.shape[0])
