@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -63,6 +66,29 @@ def test_wide_linear_rows_are_independent(dtype: torch.dtype) -> None:
     x = random(4, 40, 5632, dtype=dtype)
     weight = random(5, 2048, 5632, dtype=dtype)
     assert not differing(lambda rows: ops.linear(rows, weight), x, (1, 3, 33))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", ["AVX512_CORE", "AVX2"])
+def test_wide_bfloat16_rows_are_independent_on_other_cpus(most: str) -> None:
+    """The library has products for each kind of CPU, of which this one may run the lesser ones."""
+    name = test_wide_linear_rows_are_independent.__name__
+    case = f"{__file__}::{name}[dtype1]"
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": most}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        case,
+    ]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-2000:]
+    assert "1 passed" in found.stdout
 
 
 def test_unpadded_linear_would_be_caught() -> None:

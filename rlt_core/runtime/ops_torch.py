@@ -2,7 +2,8 @@
 
 What was measured on CPUs (torch 2.13, AVX2 and AVX-512) and is held by tests/test_ops.py: float32
 products change with the number of rows below 16 and with one output column, and not when rows are
-padded to a multiple of 16; bfloat16 products of one row differ where a CPU has bfloat16 arithmetic;
+padded to a multiple of 16; bfloat16 products change with one row on a CPU that has their
+arithmetic, with odd numbers and two on one that has AVX-512 alone, and not with multiples of 4;
 `torch.sigmoid` and `silu` change with an element's place (vector body or tail), `exp`, division and
 reductions over the last dimension do not.
 """
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROW_MULTIPLE, LEAST_BFLOAT16_ROWS = 16, 2
+ROW_MULTIPLE, BFLOAT16_MULTIPLE = 16, 4
 # Below it, float32 products of bfloat16 values are the faster way on a CPU without bfloat16
 # arithmetic; above it, casting the weight costs more than the product at a few rows. The choice
 # may look at the weight alone: a look at the rows would make a row's bits depend on them.
@@ -29,13 +30,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [R, in], weight [out, in], bias [out] -> [R, out] in x's dtype, rounded once."""
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
-    padding = -x.shape[0] % ROW_MULTIPLE
     if x.dtype == torch.float32:
-        return _padded_linear(x, weight, bias, padding)
+        return _padded_linear(x, weight, bias, ROW_MULTIPLE)
     if weight.numel() >= NATIVE_BFLOAT16_ELEMENTS:
-        return _padded_linear(x, weight, bias, max(LEAST_BFLOAT16_ROWS - x.shape[0], 0))
+        return _padded_linear(x, weight, bias, BFLOAT16_MULTIPLE)
     wide_bias = None if bias is None else bias.float()
-    return _padded_linear(x.float(), weight.float(), wide_bias, padding).to(x.dtype)
+    return _padded_linear(x.float(), weight.float(), wide_bias, ROW_MULTIPLE).to(x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -81,7 +81,8 @@ def stable_sigmoid(x: Tensor) -> Tensor:
     return 1 / (torch.exp(-x.float()) + 1)
 
 
-def _padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
+def _padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, multiple: int) -> Tensor:
     # pad and narrow always run: the operator count must not depend on the number of rows
-    padded = torch.constant_pad_nd(x, (0, 0, 0, padding))
-    return F.linear(padded, weight, bias).narrow(0, 0, x.shape[0])
+    rows = x.shape[0]
+    padded = torch.constant_pad_nd(x, (0, 0, 0, -rows % multiple))
+    return F.linear(padded, weight, bias).narrow(0, 0, rows)
