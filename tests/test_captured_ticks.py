@@ -218,6 +218,30 @@ def test_row_counts_hold_every_number() -> None:
     assert prompt_counts(9000) == [64, 256, 1024, 2048, 4096, 8192]
 
 
+@pytest.mark.parametrize("strategy", ["refill", "pipeline"])
+def test_graphs_are_few_and_larger_ticks_run_eagerly(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards A71: a graph for each number of rows, however many loops a model has; ticks of more
+    prompt rows than the largest graph give the same answers."""
+    graphs = {}
+    for model in ("ouro_b", "tiny_b", "nanbeige_a"):
+        built, _ = captured(build(Setup(model=model, policy="fixed", strategy=strategy)))
+        assert built.executor._graphs is not None
+        graphs[built.plan.max_depth] = len(built.executor._graphs._replays)
+    assert len(graphs) == 3
+    assert len(set(graphs.values())) == 1, graphs
+    setup = Setup(model="ouro_b", policy="fixed", strategy=strategy, num_slots=2)
+    wanted = run_together(build(setup), requests(setup))
+    monkeypatch.setattr("rlt_core.runtime.graphs.PROMPT_ROWS", (16,))
+    built, ran = captured(build(setup))
+    found = run_together(built, requests(setup))
+    assert ran["mixed, eager"]
+    assert ran["mixed"]
+    assert "decode, eager" not in ran
+    assert {id_: same(found[id_], wanted[id_]) for id_ in wanted} == dict.fromkeys(wanted, True)
+
+
 def test_a_table_too_many_leaves_the_captured_ticks_alone() -> None:
     """A tensor that gives way to a larger one is not the one that graphs read."""
     setup = Setup(model="tiny_a", policy="fixed", num_slots=2)
