@@ -10,7 +10,7 @@ e. Loops that are to find other values of earlier positions get them by `fill`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +52,9 @@ class LayoutTables:
         write, fill = self.decode.write, self.decode.fill
         fills_back = any({*fill[e - 1]} & {*write[:e]} for e in range(1, len(fill) + 1))
         return len({*write}) < len(write) or fills_back
+
+
+class KVLayout(Protocol):
+    def tables(self, loops: int) -> LayoutTables:
+        """The tables of a request that uses `loops` loops."""
+        ...
