@@ -79,10 +79,10 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return torch.nn.functional.linear(x, weight, bias)
 
 
-def plain_silu_mul(gate_up: Tensor) -> Tensor:
-    """Not exact: silu changes with an element's place."""
+def crowded_silu_mul(gate_up: Tensor) -> Tensor:
+    """Not exact: the number of rows leaks into every row, on any CPU."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return torch.nn.functional.silu(gate.contiguous()) * up
+    return torch.nn.functional.silu(gate * (1 + 1e-6 * len(gate))) * up
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, rows: KVRows, scale: float) -> Tensor:
@@ -100,7 +100,7 @@ def test_references_pass(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "broken"), [("linear", plain_linear), ("silu_mul", plain_silu_mul)]
+    ("name", "broken"), [("linear", plain_linear), ("silu_mul", crowded_silu_mul)]
 )
 def test_broken_operator_is_named(name: str, broken: object) -> None:
     """A false promise stops the start and says whose it is."""
