@@ -64,3 +64,24 @@ def test_each_shape_is_timed_once(timed: dict[str, Any]) -> None:
     timed["capturing"] = False
     assert linear(torch.ones(300, 4), weight) == "own"
     assert timed["calls"] == 4
+
+
+def test_a_product_is_timed_behind_a_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards a choice by products alone: those that begin before the kernel in front has ended look
+    slower than they are in a layer."""
+    from rlt_kernels import fastest
+
+    ran: list[str] = []
+
+    def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        ran.append("norm")
+        return x
+
+    def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ran.append("product")
+        return x
+
+    monkeypatch.setattr(fastest, "rms_norm", norm)
+    monkeypatch.setattr(fastest, "graph_micros", lambda launch, launches: float(launch(1) or 7))
+    assert fastest.time_of(product, torch.ones(3, 4), torch.ones(2, 4)) == 7
+    assert ran == ["norm", "product"]

@@ -119,7 +119,7 @@ def test_the_sources_compile_and_export_the_interface_alone(library: Path) -> No
 def test_the_library_is_called_as_it_was_written(library: Path) -> None:
     """Arguments in another order than in the source, without a GPU: a refusal names its reason."""
     pytest.importorskip("triton")
-    from rlt_kernels.native.library import NativeLibrary
+    from rlt_kernels.native.loader import NativeLibrary
 
     loaded = NativeLibrary(library)
     loaded.silu_mul(False, 0, 0, 0, 8, 16, False, 0)  # no rows: nothing to do

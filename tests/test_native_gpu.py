@@ -25,7 +25,7 @@ def silu_mul(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Ten
     needs_gpu()
     pytest.importorskip("triton")
     from rlt_kernels import native
-    from rlt_kernels.native import library, silu
+    from rlt_kernels.native import loader, silu
 
     with pytest.MonkeyPatch.context() as patch:
         if not native.LIBRARY.is_file():
@@ -33,9 +33,9 @@ def silu_mul(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Ten
             made = Path(tmp_path_factory.mktemp("native")) / "library.so"
             hatch_build().compile_library(PROJECT, made)
             patch.setattr(native, "LIBRARY", made)
-        library.library.cache_clear()
+        loader.load_library.cache_clear()
         yield silu.silu_mul
-        library.library.cache_clear()
+        loader.load_library.cache_clear()
 
 
 def _every(dtype: torch.dtype) -> Tensor:

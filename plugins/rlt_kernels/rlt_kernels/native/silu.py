@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlt_kernels.launch import can_overlap
-from rlt_kernels.native.library import library
+from rlt_kernels.native.loader import load_library
 
 _can_overlap = cache(can_overlap)
 
@@ -25,7 +25,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     out = torch.empty((rows, width), dtype=gate_up.dtype, device=device)
     # A launch goes to the current device, whatever its stream's is.
     with torch.cuda.device(device):
-        library().silu_mul(
+        load_library().silu_mul(
             gate_up.dtype == torch.float16,
             gate_up.data_ptr(),
             out.data_ptr(),

@@ -43,6 +43,6 @@ class NativeLibrary:
 
 
 @cache
-def library() -> NativeLibrary:
+def load_library() -> NativeLibrary:
     """The library of this install."""
     return NativeLibrary(native.LIBRARY)
