@@ -21,7 +21,7 @@ LOAD_S ?= 120
 # Each process starts with half of the tests in their order, and takes over from the other when it
 # has none left: no file is the long tail, and a module's fixtures are mostly built once.
 # Some hundred processes are started: with PYTHONDONTWRITEBYTECODE each would compile rlt again.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest -n $(JOBS) --dist worksteal
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest -n $(JOBS) --dist worksteal
 PLUGINS := plugins/rlt_ouro plugins/rlt_nanbeige plugins/rlt_huginn plugins/rlt_kernels
 DOCS := $(wildcard README.md docs/*.md)
 
@@ -60,9 +60,11 @@ test-browser: $(BROWSER_STAMP)
 load: $(STAMP)
 	$(PY) -m pytest -m server -rP --load-seconds $(LOAD_S) tests/load
 
+# Most of it is compiling kernels, a core's work each; the tests themselves share the GPU well.
+test-gpu: JOBS = 8
 test-gpu: $(STAMP)
-	$(PY) -m pytest -m gpu
-	RLT_TEST_DEVICE=cuda $(PY) -m pytest -m "" tests/test_stage_gpu.py tests/test_flash_gpu.py \
+	$(PYTEST) -m gpu
+	RLT_TEST_DEVICE=cuda $(PYTEST) -m "" tests/test_stage_gpu.py tests/test_flash_gpu.py \
 	  tests/test_flash_package_gpu.py tests/test_equality.py \
 	  tests/test_golden_together.py tests/test_huginn_engine.py tests/test_models_equality.py
 
