@@ -12,8 +12,6 @@ import triton
 
 from rlt_core.contract.protocols import KVRows, PagedRows, Turn
 from rlt_kernels.attention.blocks import (
-    BLOCK,
-    PIECE,
     Blocks,
     cell_kernel,
     pays,
@@ -21,7 +19,7 @@ from rlt_kernels.attention.blocks import (
     takes_blocks,
 )
 from rlt_kernels.attention.cell_merge import LANES, LEAST_RUNS, merge_cells_kernel
-from rlt_kernels.attention.chunk import CHUNK
+from rlt_kernels.attention.chunk import BLOCK, CHUNK, PIECE
 from rlt_kernels.attention.decode import decode_kernel
 from rlt_kernels.attention.paged import (
     OPTIONS,
@@ -140,7 +138,7 @@ class TritonAttention:
         if blocks:
             width = pool.stride(2)
             ring_kernel()[(num, groups, splits)](
-                q, k, v, out, self._blocks.of(pool, PIECE, padded), pool,
+                q, k, v, out, self._blocks.of(pool, PIECE.value, padded), pool,
                 rows.pages, rows.page_row, rows.key_len, cos, sin, highest, total, mixed, arrived,
                 *strides(pool), rows.pages.shape[1], *steps, cos.stride(0),
                 scale / math.log(2), chunks,
@@ -206,9 +204,9 @@ class TritonAttention:
         parts = (flat, flat[count:], flat[2 * count :])
         sharing = {"ROOM": room, "TILES": _MOST_TILES}
         sizes = {"H": heads, "ROWS": rows.tile_rows, "D": size, "DP": padded, **sharing}
-        width = pool.stride(2)
+        width, blocks = pool.stride(2), self._blocks.of(pool, BLOCK.value, padded)
         cell_kernel()[(heads, max(tiles, room))](
-            q, out, self._blocks.of(pool, BLOCK, padded), rows.pages, rows.page_row, rows.key_len,
+            q, out, blocks, rows.pages, rows.page_row, rows.key_len,
             rows.tile_first, rows.tile_len, *parts, first, tiles, chunks, rows.pages.shape[1],
             scale / math.log(2), REP=rep, PAGE=rows.pool.shape[3],
             PAGE_ROWS=pool.stride(0) // width, SIDE_ROWS=pool.stride(1) // width,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlt_kernels.attention.chunk import BLOCK
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rlt_core.contract.protocols import PagedRows
 
-BLOCK = 64  # positions of one copy for a prompt's tile
-PIECE = 32  # of one copy for a decode row
 _LEAST_SIZE = 32  # padded, the head is 64: the least that products of a warp group take
 _MOST_SIZE = 128  # a head size at which three programs fit a multiprocessor
 
@@ -26,7 +26,7 @@ def takes_blocks(q: Tensor, rows: PagedRows) -> bool:
     pool = rows.pool
     return (
         q.dtype in (torch.bfloat16, torch.float16)
-        and pool.shape[3] in (BLOCK, 2 * BLOCK)
+        and pool.shape[3] in (BLOCK.value, 2 * BLOCK.value)
         and _LEAST_SIZE < q.shape[2] <= _MOST_SIZE
         and q.shape[2] % 8 == 0
         and rows.store

@@ -10,7 +10,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from rlt_kernels.attention.ring_parts import BLOCK, meet
+from rlt_kernels.attention.chunk import BLOCK
+from rlt_kernels.attention.ring_parts import meet
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 

@@ -29,9 +29,9 @@ from rlt_kernels.attention.cell_parts import (
     tile_weights,
     visible_scores,
 )
-from rlt_kernels.attention.chunk import finished, merge
+from rlt_kernels.attention.chunk import BLOCK, CHUNK, finished, merge
 from rlt_kernels.attention.parts import store_part
-from rlt_kernels.attention.ring_parts import BLOCK, CHUNK, block_rows, bring, bring_first, meet
+from rlt_kernels.attention.ring_parts import block_rows, bring, bring_first, meet
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 

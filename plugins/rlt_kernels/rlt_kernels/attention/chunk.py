@@ -14,6 +14,9 @@ import triton.language as tl
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
 CHUNK = tl.constexpr(128)
+# Positions that the copy engine brings at once, for a prompt's tile and for a decode row.
+BLOCK = tl.constexpr(64)
+PIECE = tl.constexpr(32)
 
 
 @triton.jit

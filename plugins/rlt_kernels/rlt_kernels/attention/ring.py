@@ -21,13 +21,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from rlt_kernels.attention import blocks
-from rlt_kernels.attention.chunk import finished_across, merge_across
+from rlt_kernels.attention.chunk import BLOCK, CHUNK, PIECE, finished_across, merge_across
 from rlt_kernels.attention.decode import store_own
 from rlt_kernels.attention.parts import merge_when_last, store_part
 from rlt_kernels.attention.ring_parts import (
-    BLOCK,
-    CHUNK,
     add_up,
     all_ones,
     block_rows,
@@ -45,7 +42,6 @@ from rlt_kernels.attention.turn import turned
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
-PIECE = gl.constexpr(blocks.PIECE)  # positions of one copy
 _ANY = ("page_row_ptr", "key_len_ptr", "pages_ptr", "pages_width")
 
 

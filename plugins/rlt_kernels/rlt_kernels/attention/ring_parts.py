@@ -12,12 +12,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from rlt_kernels.attention.chunk import BLOCK, CHUNK
 from rlt_kernels.attention.turn import turned
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
-CHUNK = gl.constexpr(128)
-BLOCK = gl.constexpr(64)
 PART = gl.constexpr(16)  # positions of a chunk that are changed at once
 # Their names changed after Triton 3.6.
 meet = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
