@@ -7,7 +7,8 @@ took for the same work on the same kind of GPU.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def _made(lines: Sequence[Line]) -> str:
     gpu = f"{m['gpu']}, driver {m['driver']}" if "gpu" in m else f"{m['cpu']}, {m['cores']} cores"
     versions = ", ".join(f"{name} {version}" for name, version in lines[0]["versions"].items())
     strategy = f"strategy `{s['strategy']}`, " if "strategy" in s else ""
-    kernels = code(sorted({str(op) for op in s["ops"].values()}))
+    kernels = code(_families(s["ops"].values()))
     commands = "\n".join(dict.fromkeys(line["command"] for line in lines))
     switches = f"exact {_on(s['exact'])}, graphs {_on(s['graphs'])}"
     return (
@@ -59,6 +60,15 @@ def _made(lines: Sequence[Line]) -> str:
         f"{kernels}, pages of {s['page_size']}. {gpu}; {versions}; {lines[0]['day']}.\n\n"
         f"```sh\n{commands}\n```\n"
     )
+
+
+def _families(ops: Iterable[str]) -> list[str]:
+    """Operators by name, but for the largest family: `triton.*`. The records name every one."""
+    names = sorted(set(ops))
+    if len(names) < 4:
+        return names
+    largest = Counter(name.split(".")[0] for name in names).most_common(1)[0][0]
+    return [f"{largest}.*", *(name for name in names if name.split(".")[0] != largest)]
 
 
 def comparable(peer: Line, line: Line) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import performance
+from docs import performance, speed
 from docs.performance_lines import MISSING
 from rlt_core.bench.answers import Summary
 from rlt_core.bench.arrivals import Scene
@@ -170,6 +170,41 @@ def test_decode_stands_beside_peers_of_its_shape_and_gpu(records: Path) -> None:
     assert "far" not in page
     assert "strategy `refill`" in page
     assert line["command"] in page
+
+
+def test_the_table_of_speed_compares_what_is_comparable(records: Path) -> None:
+    """Guards the README: another shape, what is not exact, an older engine, a place of one only."""
+    files = {name: records / f"performance-{name}.jsonl" for name in ("decode", "depth")}
+    decode = json.loads(files["decode"].read_text().splitlines()[0])
+    slower = decode["results"] | {"token_ms": {"median": 9.0}}
+    inexact = decode | {"settings": decode["settings"] | {"exact": False}, "results": slower}
+    other = decode | {"settings": decode["settings"] | {"folder": "x"}, "results": slower}
+    files["decode"].write_text("\n".join(map(json.dumps, (decode, inexact, other))))
+    peers = [
+        {"bench": "peer", "engine": engine, "machine": decode["machine"]}
+        | {"settings": decode["settings"]}
+        | {"results": {"context": 8, "batch": batch, "token_ms": ms}}
+        for engine, batch, ms in (("old", 2, 7.0), ("new", 2, 4.5), ("new", 5, 6.0))
+    ]
+    (records / "performance-peers.jsonl").write_text("\n".join(map(json.dumps, peers)))
+    page = speed.decode(records)
+    assert _rows(page) == [["2", "8", "4.50", "2.00", "1.00", "2.0"]]
+    assert "| new, ms |" in page
+    files["depth"].unlink()
+    assert _rows(speed.decode(records)) == [["2", "8", "4.50", "2.00"]]
+    (records / "performance-peers.jsonl").unlink()
+    assert speed.decode(records) == MISSING
+
+
+def test_the_largest_family_of_operators_has_one_name(records: Path) -> None:
+    """Guards the line above a table: what is no part of the family is named."""
+    file = records / "performance-decode.jsonl"
+    line = json.loads(file.read_text().splitlines()[0])
+    ops = {name: f"here.{name}" for name in "abcd"} | {"e": "there.e"}
+    for given, wanted in ((ops, "`here.*`, `there.e`"), ({"a": "here.a"}, "`here.a`")):
+        changed = line | {"settings": line["settings"] | {"ops": given}}
+        file.write_text(json.dumps(changed))
+        assert f"operators {wanted}, pages" in performance.decode(records)
 
 
 def test_prefill_stands_beside_peers_of_its_prompts(records: Path) -> None:
