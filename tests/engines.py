@@ -22,7 +22,8 @@ from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Choice, ExitMode, Plan, Source
 from rlt_core.plugins.registry import Registry
 from rlt_core.plugins.resolve import resolve
-from rlt_core.runtime.batch import F32, EngineConfig
+from rlt_core.runtime.batch import F32
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.executor import Executor
 from rlt_core.runtime.weights import load_weights
 from rlt_core.schedule.engine import Engine

@@ -15,7 +15,8 @@ import numpy as np
 from rlt_core.contract.layouts import PlaneRule
 from rlt_core.contract.specs import Entry
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
-from rlt_core.runtime.batch import EngineConfig, PromptRows, SlotParams, TickInput, TickOutput
+from rlt_core.runtime.batch import PromptRows, SlotParams, TickInput, TickOutput
+from rlt_core.runtime.engine_config import EngineConfig
 from tests.fake_pool import FakePool, mix
 
 EMPTY, PROMPT, READY, RUN, LEAVING, DONE = range(6)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from rlt_core.kv.plan import KVPlan, TrackPlaces
-from rlt_core.runtime.batch import EngineConfig, TickInput
+from rlt_core.runtime.batch import TickInput
+from rlt_core.runtime.engine_config import EngineConfig
 
 _WORD = (1 << 64) - 1
 

@@ -11,7 +11,7 @@ import numpy as np
 from rlt_core.bench.synthetic import synthetic_kv, synthetic_plan
 from rlt_core.contract.specs import ParamSpec, TrackSpec
 from rlt_core.plugins.plan import ExitMode
-from rlt_core.runtime.batch import EngineConfig
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.request import ABORT, EngineRequest, Events, TickCounts
 from rlt_core.schedule.scheduler import Scheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -198,23 +198,27 @@ def test_errors_are_short_and_give_exit_code_2(
 
 def test_idle_compares_the_same_ticks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards against KV that grew: later ticks read more, and would look like time without work."""
-    seen: list[tuple[list[int], int]] = []
+    seen: list[tuple[list[int], Window]] = []
     advance = Crowd.advance
+
+    def busy(run: Callable[[], object]) -> float:
+        run()
+        return seen[-3][1].seconds / 4
 
     def noted(crowd: Crowd, ticks: int | None = None) -> Window:
         before = crowd.made.tolist()
         window = advance(crowd, ticks)
-        seen.append((before, window.ticks))
+        seen.append((before, window))
         return window
 
     monkeypatch.setattr(Crowd, "advance", noted)
-    monkeypatch.setattr(decode_module, "busy_seconds", lambda run: run().seconds / 2)
+    monkeypatch.setattr(decode_module, "busy_seconds", busy)
     setting = Setting(model=str(folder), random_weights=0)
     point = Point(context=8, batch=2, new_tokens=12)
     found = measure_decode(setting, point, discover(), bandwidth=1e10, repeat=1, profiled=True)
-    assert seen[-1] == seen[-3]
-    assert found.gpu_idle is not None
-    assert 0 < found.gpu_idle < 1
+    (before, profiled), (same, plain) = seen[-1], seen[-3]
+    assert (before, profiled.ticks) == (same, plain.ticks)
+    assert found.gpu_idle == pytest.approx(0.75)
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ import torch
 
 from rlt_core.contract.protocols import StrategyPlan, StrategyView
 from rlt_core.contract.specs import ParamSpec
-from rlt_core.runtime.batch import EngineConfig
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.slots import EMPTY, RUN, Slots
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.schedule.strategies import Refill

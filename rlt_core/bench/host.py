@@ -28,7 +28,7 @@ import zmq
 from rlt_core.bench.sink import END
 from rlt_core.bench.synthetic import synthetic_kv, synthetic_plan
 from rlt_core.bench.synthetic_device import SyntheticDevice
-from rlt_core.runtime.batch import EngineConfig
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.schedule.request import EngineRequest, Events
 from rlt_core.schedule.scheduler import Scheduler
 from rlt_core.stage.messages import Tick, encode

@@ -6,7 +6,8 @@ from collections import deque
 
 import numpy as np
 
-from rlt_core.runtime.batch import EngineConfig, TickInput, TickOutput, logprob_bits
+from rlt_core.runtime.batch import TickInput, TickOutput, logprob_bits
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.schedule.request import LENGTH
 
 _NO_TOPS = 0

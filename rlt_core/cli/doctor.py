@@ -13,8 +13,8 @@ from rlt_core.cli.options import AsJson
 from rlt_core.cli.output import print_columns, print_json
 from rlt_core.contract.errors import RltError
 from rlt_core.contract.specs import AttentionSpec, ModelSpec, OpSpec
-from rlt_core.plugins.draft import lack_of
 from rlt_core.plugins.kinds import kind_of
+from rlt_core.plugins.limits import lack_of
 from rlt_core.plugins.model_folder import PUBLISHED, find_model_folder
 from rlt_core.plugins.registry import Registry, discover
 

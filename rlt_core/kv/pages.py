@@ -157,7 +157,7 @@ class HostPages:
         if len(flat) > self.num_free - leaving:
             return False
         self._flat_table[flat] = self._free.pop(len(flat))
-        self._set_columns(slots, stop)
+        self.columns[slots], self.page_limit[slots] = stop, stop << self._shift
         self._changed.append(flat)
         return True
 
@@ -240,10 +240,6 @@ class HostPages:
             row[shared] = SENTINEL_PAGE
         held: I32 = entries[entries != SENTINEL_PAGE]
         return held
-
-    def _set_columns(self, slots: I64, columns: I64) -> None:
-        self.columns[slots] = columns
-        self.page_limit[slots] = columns << self._shift
 
     def _too_wide(self, columns: int) -> CapacityError:
         size = self.plan.page_size

@@ -48,6 +48,11 @@ class Block(msgspec.Struct, eq=False, kw_only=True):
         return len(self.dropped) if self.keepers else len(self.pages)
 
 
+def num_idle(chain: Sequence[Block]) -> int:
+    """Pages of these blocks that could be had by forgetting those without users."""
+    return sum(block.num_idle for block in chain if not block.users)
+
+
 class PrefixCache:
     """Published blocks. Those without users are idle: least recently used first, and a block
     always before the one it follows, because a chain is released from its end.

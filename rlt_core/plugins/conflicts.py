@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import Conflict
 from rlt_core.contract.specs import Entry, Spec
-from rlt_core.plugins.draft import DTYPES, PAGE_SIZES, Draft, head_dims, limit_faults
+from rlt_core.plugins.draft import DTYPES, Draft
 from rlt_core.plugins.kinds import KEEPERS, kind_of
+from rlt_core.plugins.limits import PAGE_SIZES, head_dims, limit_faults
 from rlt_core.plugins.registry import Registry
 
 POOL = "the page pool (rlt-core)"

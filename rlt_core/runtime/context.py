@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from rlt_core.contract.errors import PluginError
 from rlt_core.contract.protocols import (
-    Attention,
     KVRows,
     Operators,
-    PagedAttention,
     PagedRows,
     RopeSpec,
 )
-from rlt_core.contract.steps import RandomBits
-from rlt_core.kv.plan import CHUNK_KEYS, KVPlan, TrackPlaces
-from rlt_core.kv.pool import DevicePool
-from rlt_core.runtime.operators import OperatorSet
+from rlt_core.kv.plan import CHUNK_KEYS, TrackPlaces
 from rlt_core.runtime.options import OptionSlots
-from rlt_core.runtime.rope import Angles, RopeTable, RopeTables, prepare_qk
+from rlt_core.runtime.rope import Angles, RopeTable, prepare_qk
+from rlt_core.runtime.rows import Rows
+from rlt_core.runtime.services import Services
 from rlt_core.runtime.slots import Slots
-from rlt_core.runtime.tiles import Tiles
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What stays the same from launch to launch. `paged` is the attention backend where it walks
-    page tables itself."""
-
-    ops: OperatorSet
-    attention: Attention
-    paged: PagedAttention | None
-    pool: DevicePool
-    rope: RopeTables
-    kv: KVPlan
-    tracks: Mapping[str, TrackPlaces]
-    random_bits: RandomBits
-
-
-@dataclass(slots=True, kw_only=True)
-class Rows:
-    """The rows of one launch: int64 [R] each, live bool [R] (others write nothing).
-
-    write_plane and read_plane are the planes of per-depth tracks; 0 where only boundary tracks
-    are touched. num_chunks covers the longest row.
-    """
-
-    slot: Tensor
-    position: Tensor
-    depth: Tensor
-    write_plane: Tensor
-    read_plane: Tensor
-    live: Tensor
-    tiles: Tiles
-    num_chunks: int
-    # What has been made already: int64 [R + 1], and int64 [R] by track and part.
-    key_len: Tensor | None = None
-    page_rows: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
 
 class Launch:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.protocols import ExitPolicy, LoopedModel
-from rlt_core.runtime.context import Launch, Services
+from rlt_core.runtime.context import Launch
+from rlt_core.runtime.services import Services
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick_rows import Batch, TickTensors, boundary_rows
 

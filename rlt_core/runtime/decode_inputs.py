@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from rlt_core.kv.plan import CHUNK_KEYS
-from rlt_core.runtime.batch import I64, NUM_PROMPT_COLUMNS, EngineConfig, PromptRows, TickInput
+from rlt_core.runtime.batch import I64, NUM_PROMPT_COLUMNS, PromptRows, TickInput
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.inbox import Inbox
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick_inputs import TickInputs

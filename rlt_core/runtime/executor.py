@@ -19,13 +19,13 @@ from rlt_core.kv.pool import DevicePool
 from rlt_core.kv.tables_device import DeviceTables
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import EngineConfig, TickInput, TickOutput
+from rlt_core.runtime.batch import TickInput, TickOutput
 from rlt_core.runtime.checked_model import CheckedModel
 from rlt_core.runtime.checks import CheckingEmitter
 from rlt_core.runtime.collect import Pending, Results, results_of
-from rlt_core.runtime.context import Services
 from rlt_core.runtime.decide import Decider
 from rlt_core.runtime.emit import Emitter
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.fused_ticks import make_fused
 from rlt_core.runtime.graphs import TickGraphs, variants
 from rlt_core.runtime.operators import build_operators
@@ -34,6 +34,8 @@ from rlt_core.runtime.philox import random_bits
 from rlt_core.runtime.pipeline import PipelineProgram
 from rlt_core.runtime.residents import Needs, Residents
 from rlt_core.runtime.rope import RopeTables
+from rlt_core.runtime.services import Services
+from rlt_core.runtime.slot_admission import admit
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.swap import SwapCopies
 from rlt_core.runtime.tick import TickProgram
@@ -75,15 +77,9 @@ class Executor:
             random_bits=_random_bits(plan),
         )
         full, signals = plan.exit_mode == "full", plan.policy.needs & _SIGNALS
-        decider = Decider(
-            checked,
-            self.slots,
-            self.services,
-            policy,
-            full=full,
-            signals=signals,
-            may_exit=Word.VARIABLE_DEPTH in plan.policy.needs,
-        )
+        may_exit = Word.VARIABLE_DEPTH in plan.policy.needs
+        parts = (checked, self.slots, self.services, policy)
+        decider = Decider(*parts, full=full, signals=signals, may_exit=may_exit)
         self.program = self._make_program(plan, checked, decider)
         self.emitter = self.program.emitter
         self._has_coda = plan.shape.has_coda_layers
@@ -178,7 +174,7 @@ class Executor:
             self.slots.clear(self._upload(tick.cleared))
             self.swaps.cleared(tick.cleared)
         if tick.admitted is not None:
-            self.slots.admit(tick.admitted)
+            admit(self.slots, tick.admitted)
         if tick.masks is not None:
             self.slots.make_masks().put(tick.masks)
         for resumed in tick.resumed:

@@ -23,10 +23,12 @@ from rlt_core.contract.steps import (
 )
 from rlt_core.kv.tables_device import DeviceTables
 from rlt_core.runtime.collect import Results
-from rlt_core.runtime.context import Launch, Rows, Services
+from rlt_core.runtime.context import Launch
 from rlt_core.runtime.decide import Decider
 from rlt_core.runtime.emit import Emitter
+from rlt_core.runtime.rows import Rows
 from rlt_core.runtime.sampling import Sampled
+from rlt_core.runtime.services import Services
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_rows import Batch, TickTensors, num_to_last

@@ -10,10 +10,11 @@ from functools import partial
 
 from torch import Tensor
 
-from rlt_core.runtime.batch import EngineConfig, TickInput
+from rlt_core.runtime.batch import TickInput
 from rlt_core.runtime.collect import Results
 from rlt_core.runtime.decode_inputs import DecodeInputs
 from rlt_core.runtime.emit import Emitter
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.mixed_inputs import MixedInputs
 from rlt_core.runtime.replay import Replay, shared_pool
 from rlt_core.runtime.residents import Needs

@@ -7,18 +7,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from rlt_core.runtime.batch import (
-    EXIT_AT,
-    I64,
-    PLACE,
-    POSITION,
-    RULE,
-    SLOT,
-    TOKEN,
-    EngineConfig,
-    TickInput,
-)
+from rlt_core.runtime.batch import EXIT_AT, I64, PLACE, POSITION, RULE, SLOT, TOKEN, TickInput
 from rlt_core.runtime.decode_inputs import DecodeInputs
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick_inputs import TickInputs
 from rlt_core.runtime.tick_rows import TickTensors

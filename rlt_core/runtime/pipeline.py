@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from rlt_core.runtime.checks import CheckingEmitter
-from rlt_core.runtime.context import Launch, Rows
+from rlt_core.runtime.context import Launch
 from rlt_core.runtime.emit import Emitted
+from rlt_core.runtime.rows import Rows
 from rlt_core.runtime.slots import LEAVING, READY, RUN
 from rlt_core.runtime.tick import TickProgram
 from rlt_core.runtime.tick_rows import Batch, TickTensors

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rlt_core.contract.protocols import StateSpec
 from rlt_core.contract.specs import ParamSpec
-from rlt_core.runtime.batch import NUM_BIAS, NUM_STOP_IDS, EngineConfig, SlotParams
+from rlt_core.runtime.batch import NUM_BIAS, NUM_STOP_IDS
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.lanes import Lanes
 from rlt_core.runtime.masks import SlotMasks
 from rlt_core.runtime.options import OptionSlots
@@ -66,7 +66,7 @@ class Slots:
         s, first_lane = config.num_slots, config.num_slots + 1 + config.num_places
         self.homes = first_lane + (s + 1) * num_lanes
         self.sentinel, self.vocab_size, self.device = s, vocab_size, device
-        self.config, self._upload = config, Upload(device)
+        self.config, self.upload = config, Upload(device)
 
         def ints(*shape: int, fill: int = 0) -> Tensor:
             return torch.full(shape, fill, dtype=torch.int64, device=device)
@@ -131,27 +131,6 @@ class Slots:
         if self.lanes is not None:
             self.lanes.clear(slots)
 
-    def admit(self, new: SlotParams) -> None:
-        """Put the parameters of new residents in place; they are in phase PROMPT."""
-        at = self._upload(new.slot)
-        self.phase.index_fill_(0, at, PROMPT)
-        if self.key_depth is not None:
-            self.key_depth.index_fill_(0, at, self.config.max_depth)
-        made = np.array([len(tokens) for tokens in new.output_tokens], np.int64)
-        self.num_out[at] = self._upload(made)
-        self._admit_numbers(new, at)
-        if self.options is not None and new.options is not None:
-            self.options.admit(new.options, at)
-        for name, target in self.scalar_params.items():
-            target[at] = self._upload(new.params[name])
-        for target in self.trace.values():
-            if new.trace is not None:
-                target[at, : new.trace.shape[1]] = self._upload(new.trace).long()
-        if self.masks is not None or new.masked.any():
-            self.make_masks().admit(at, new)
-        self._admit_penalties(new, at)
-        self._admit_bias(new, at)
-
     def resume(self, slot: Tensor, token: Tensor, position: Tensor) -> None:
         """Admitted requests whose pages came back go on: int64 [N] each."""
         self.phase.index_fill_(0, slot, READY)
@@ -187,30 +166,11 @@ class Slots:
             most = torch.full_like(position, self.config.max_depth)
             self.key_depth[at, position] = most if depth is None else depth
 
-    def _admit_numbers(self, new: SlotParams, at: Tensor) -> None:
-        """The columns of SlotParams, brought over in two copies."""
-        whole = SlotParams(
-            ints=self._upload(new.ints),  # type: ignore[arg-type]  # columns of tensors alike
-            floats=self._upload(new.floats),  # type: ignore[arg-type]
-            bias_ids=None,
-            bias_values=None,
-            params={},
-            trace=None,
-            prompt_tokens=[],
-            output_tokens=[],
-        )
-        for name, target in (*self.int_params.items(), *self.float_params.items()):
-            target[at] = getattr(whole, name)
-        for name in ("use_policy", "seed", "state_seed", "stop_ids"):
-            getattr(self, name)[at] = getattr(whole, name)
-        if self.lanes is not None:
-            self.lanes.trust[at] = whole.trust
-
     def make_room(self) -> None:
         """Make what the first penalty, bias or mask would, for graphs that are captured before it,
         and the tables of options."""
-        self._make_counts()
-        self._make_bias()
+        self.make_counts()
+        self.make_bias()
         self.make_masks()
         if self.options is not None:
             self.options.make_room()
@@ -226,39 +186,18 @@ class Slots:
             self.masks = SlotMasks(self.sentinel, self.vocab_size, self.device)
         return self.masks
 
-    def _make_counts(self) -> tuple[Tensor, Tensor]:
+    def make_counts(self) -> tuple[Tensor, Tensor]:
+        """How often each token was generated, and whether the prompt has it; made as the bias."""
         if self.counts is None or self.in_prompt is None:
             shape = (self.sentinel + 1, self.vocab_size)
             self.counts = torch.zeros(shape, dtype=torch.int32, device=self.device)
             self.in_prompt = torch.zeros(shape, dtype=torch.bool, device=self.device)
         return self.counts, self.in_prompt
 
-    def _make_bias(self) -> tuple[Tensor, Tensor]:
+    def make_bias(self) -> tuple[Tensor, Tensor]:
+        """Ids (-1: none) and values of biased tokens, made when they are first needed."""
         if self.bias_ids is None or self.bias_values is None:
             shape = (self.sentinel + 1, NUM_BIAS)
             self.bias_ids = torch.full(shape, -1, dtype=torch.int64, device=self.device)
             self.bias_values = torch.zeros(shape, dtype=torch.float32, device=self.device)
         return self.bias_ids, self.bias_values
-
-    def _admit_penalties(self, new: SlotParams, at: Tensor) -> None:
-        if self.counts is None and not new.uses_penalties.any():
-            return
-        counts, in_prompt = self._make_counts()
-        counts.index_fill_(0, at, 0)
-        in_prompt.index_fill_(0, at, False)
-        # Per admitted request, never per row of a tick.
-        for i in new.uses_penalties.nonzero()[0]:
-            slot = int(new.slot[i])
-            in_prompt[slot].index_fill_(0, self._upload(new.prompt_tokens[i]), True)
-            made = self._upload(new.output_tokens[i]).long()
-            ones = torch.ones(len(made), dtype=torch.int32, device=self.device)
-            counts[slot].index_add_(0, made, ones)
-
-    def _admit_bias(self, new: SlotParams, at: Tensor) -> None:
-        if new.bias_ids is None and self.bias_ids is None:
-            return
-        bias_ids, bias_values = self._make_bias()
-        bias_ids.index_fill_(0, at, -1)
-        if new.bias_ids is not None and new.bias_values is not None:
-            bias_ids[at] = self._upload(new.bias_ids)
-            bias_values[at] = self._upload(new.bias_values)

@@ -14,9 +14,11 @@ from rlt_core.contract.protocols import LoopedModel
 from rlt_core.contract.specs import Entry
 from rlt_core.kv.tables_device import DeviceTables
 from rlt_core.runtime.compaction import compact, pick
-from rlt_core.runtime.context import Launch, Rows, Services
+from rlt_core.runtime.context import Launch
 from rlt_core.runtime.decide import Decider
 from rlt_core.runtime.emit import Emitted, Emitter
+from rlt_core.runtime.rows import Rows
+from rlt_core.runtime.services import Services
 from rlt_core.runtime.slots import LEAVING, READY, RUN, Slots
 from rlt_core.runtime.tick_rows import Batch, TickTensors, boundary_rows, num_to_last
 
@@ -120,9 +122,8 @@ class TickProgram:
         """State of entering rows; the others keep theirs."""
         s = self.slots
         entering = boundary_rows(batch, batch.enters, t.tiles, t.num_chunks)
-        chained = self._chained(batch)
         num_rows = num_to_last(batch.enters) if self.counts_entering else t.num_rows
-        ctx = Launch(self.services, entering, s, chained=chained, num_rows=num_rows)
+        ctx = Launch(self.services, entering, s, chained=self._chained(batch), num_rows=num_rows)
         state = self.model.prelude(self._tokens(t), ctx)
         s.state[batch.home] = torch.where(batch.enters[:, None], state, s.state[batch.home])
 
@@ -169,8 +170,8 @@ class TickProgram:
         s.state[batch.home] = state
         s.read_depth[batch.home] = torch.where(decided, batch.depth, s.read_depth[batch.home])
         if self.full:
-            read = torch.where(decided[:, None], state, s.read_state[batch.home])
-            s.read_state[batch.home] = read
+            old = s.read_state[batch.home]
+            s.read_state[batch.home] = torch.where(decided[:, None], state, old)
 
     def _hand_on(self, t: TickTensors) -> None:
         """The last state of a cell that ends goes to its slot's home, for the next position."""
@@ -185,11 +186,10 @@ class TickProgram:
         if self.full:
             return
         s.note_depth(batch.slot, batch.position, batch.depth, decided)
-        if not self.fills:
-            return
-        loops = s.int_params["loops"][batch.slot]
-        source, targets = self.tables.exits(batch.rule, loops, batch.depth, decided)
-        self.services.pool.fill(s.tables, batch.slot, batch.position, source, targets)
+        if self.fills:
+            loops = s.int_params["loops"][batch.slot]
+            source, targets = self.tables.exits(batch.rule, loops, batch.depth, decided)
+            self.services.pool.fill(s.tables, batch.slot, batch.position, source, targets)
 
     def _leaving(self, t: TickTensors) -> tuple[Tensor, Tensor | None]:
         """Rows that may go to the head, and those that park before it until the mask of their
@@ -206,14 +206,13 @@ class TickProgram:
         home = torch.cat((self._home(slot), t.place[t.finish] + s.sentinel + 1))
         all_slot = torch.cat((slot, t.slot[t.finish]))
         position = torch.cat((s.position[slot], t.position[t.finish]))
-        valid = all_slot != s.sentinel  # empty places, and padding of captured ticks
         coda_rows = Rows(
             slot=all_slot,
             position=position,
             depth=s.read_depth[home],
             write_plane=torch.zeros_like(home),
             read_plane=torch.zeros_like(home),
-            live=valid,
+            live=all_slot != s.sentinel,  # no empty places, no padding of captured ticks
             tiles=t.coda_tiles,
             num_chunks=t.num_chunks,
         )

@@ -20,10 +20,10 @@ from rlt_core.runtime.batch import (
     SLOT,
     TARGET,
     TOKEN,
-    EngineConfig,
     PromptRows,
     TickInput,
 )
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.tick_rows import TickTensors
 from rlt_core.runtime.tiles import Tiles, make_tiles
 from rlt_core.runtime.upload import Upload

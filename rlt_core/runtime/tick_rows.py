@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from rlt_core.runtime.context import Rows
+from rlt_core.runtime.rows import Rows
 from rlt_core.runtime.tiles import Tiles
 
 

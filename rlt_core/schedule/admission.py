@@ -9,7 +9,8 @@ from rlt_core.contract.errors import RequestError
 from rlt_core.kv.accounting import page_rows
 from rlt_core.kv.plan import KVPlan
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import I64, NUM_BIAS, NUM_STOP_IDS, EngineConfig
+from rlt_core.runtime.batch import I64, NUM_BIAS, NUM_STOP_IDS
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.schedule.options import ModelOptions
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from rlt_core.runtime.batch import (
@@ -16,30 +15,13 @@ from rlt_core.runtime.batch import (
     TickOutput,
     logprob_bits,
 )
+from rlt_core.schedule.flight import Flight
 from rlt_core.schedule.record import DECODE, GONE, PREEMPTED, PROMPT, WAITING, Record
 from rlt_core.schedule.request import ABORT, ERROR, LENGTH, RUNNING, Events
 from rlt_core.schedule.residency import Residency
 
 EVENT_ID = EVENT_SLOT  # an event's columns are a tick's, with request ids for slots
 _NOT_FINITE = "the logits were not finite (NaN or infinite): a damaged checkpoint or an overflow"
-
-
-class Flight(msgspec.Struct, kw_only=True, eq=False):
-    """A tick that was submitted: who owned the slots then, and what its prompt rows answer.
-
-    owner int64 [S]: SlotTable.owner, which changes with requests that end by themselves (they leave
-    no outputs in flight) and is another array once a request lost its slot. score_slot,
-    score_position int64 [X] or None: rows with a target, in the order of TickOutput's score arrays.
-    scored: requests whose last scored row is in this tick. num_firsts: first outputs, from prompt
-    rows.
-    """
-
-    tick: int
-    owner: I64
-    score_slot: I64 | None = None
-    score_position: I64 | None = None
-    scored: list[Record] = []
-    num_firsts: int = 0
 
 
 class Collector:

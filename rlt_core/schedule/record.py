@@ -96,3 +96,13 @@ class Record:
     def resident(self) -> bool:
         """Whether it holds a slot and pages."""
         return self.slot >= 0
+
+    def cover(self, forced: Forced) -> int:
+        """Positions that get pages at admission: all forced ones and the next input's.
+
+        Where planes are dropped after the prompt, the prompt's alone.
+        """
+        if forced.rules.drops and forced.border and self.swapped is None:
+            return min(forced.border, self.need)
+        positions = forced.border + (len(self.tokens) or 1)
+        return self.need if positions > self.need or self.request.kind == "score" else positions

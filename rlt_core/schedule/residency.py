@@ -8,9 +8,10 @@ from rlt_core.contract.capabilities import Word
 from rlt_core.contract.errors import RequestError
 from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import KVPlan
-from rlt_core.kv.prefix import Block
+from rlt_core.kv.prefix import num_idle
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import TRUST, EngineConfig
+from rlt_core.runtime.batch import TRUST
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.schedule.admission import Intake
 from rlt_core.schedule.ageing import aged_priority
 from rlt_core.schedule.forced import Forced, cell_rules, forced_rows
@@ -23,7 +24,7 @@ from rlt_core.schedule.record import GONE, PREEMPTED, PROMPT, WAITING, Record
 from rlt_core.schedule.request import EngineRequest, TickCounts
 from rlt_core.schedule.sharing import Sharing
 from rlt_core.schedule.slot_table import SlotTable
-from rlt_core.schedule.stats import EngineStats, QueueTimes, at_least
+from rlt_core.schedule.stats import QueueTimes
 from rlt_core.schedule.swapping import Swapping
 from rlt_core.schedule.trust import Trust
 from rlt_core.schedule.waiting import WaitingQueue
@@ -44,13 +45,9 @@ class Residency:
         self.overlaps = plan.prompts.overlaps
         self.counts = TickCounts()
         self.table = SlotTable(config.num_slots, config.max_len, self.counts)
-        self.pages = HostPages(
-            kv,
-            config.num_slots,
-            config.table_width,
-            config.num_pages,
-            shuffle_seed=DEBUG_SHUFFLE_SEED if config.debug else None,
-        )
+        sizes = (config.num_slots, config.table_width, config.num_pages)
+        seed = DEBUG_SHUFFLE_SEED if config.debug else None
+        self.pages = HostPages(kv, *sizes, shuffle_seed=seed)
         self.reserve = PageReserve(self.table, self.pages, max(0, plan.num_lanes - 1))
         self.masks = MaskBook(self.table, plan.shape.vocab_size, config.max_depth)
         self.swapping = Swapping(
@@ -86,37 +83,6 @@ class Residency:
         counts.cache_evictions = self.pages.cache.evictions
         return counts
 
-    def stats(self) -> EngineStats:
-        """Gauges and counters; row_loops are those of prompt rows alone."""
-        counts, pages, num_slots = self.all_counts(), self.pages, self.config.num_slots
-        return EngineStats(
-            slots_used=num_slots - len(self.table.free),
-            num_slots=num_slots,
-            num_prompts=self.num_prompts,
-            num_waiting=self.waiting.num + self.sharing.num_aside,
-            pages_used=pages.num_usable - pages.num_free,
-            pages_free=pages.num_free,
-            pages_total=pages.num_usable,
-            pages_cached=pages.cache.num_idle,
-            cache_queries=counts.cache_queries,
-            cache_hits=counts.cache_hits,
-            cached_positions=counts.cached_positions,
-            swapped_out=self.swapping.num_out,
-            swapped_in=self.swapping.num_back,
-            ticks=counts.ticks,
-            preemptions=counts.preemptions,
-            aborts=counts.aborts_waiting
-            + counts.aborts_prompt
-            + counts.aborts_decode
-            + counts.aborts_preempted,
-            row_loops=at_least(self.cell_loops),
-            queue_counts=list(self.queue_times.counts),
-            queue_seconds=self.queue_times.seconds,
-            guesses_checked=counts.guesses_checked,
-            guesses_held=counts.guesses_held,
-            wasted_loops=counts.wasted_loops,
-        )
-
     def add(self, request: EngineRequest, tick: int) -> None:
         """Queue a request; RequestError when it can never run."""
         if request.request_id in self.records:
@@ -146,14 +112,14 @@ class Residency:
         # Without a prompt no position needs the prompt's planes.
         has_prompt = not drops or (forced.border > 0 and not swapped)
         rows = record.pages_prompt if has_prompt else record.pages_kept
-        positions = _cover(record, forced, swapped=swapped)
+        positions = record.cover(forced)
         # Where planes are dropped after the prompt, what comes then costs less then.
         ahead = positions if drops else positions + AHEAD
         if ahead > record.need:
             ahead = record.need
         size = self.config.page_size
         # Cached pages that nobody uses count as free, until now.
-        idle = _num_idle(chain) - len(chain) * rows if chain else 0
+        idle = num_idle(chain) - len(chain) * rows if chain else 0
         if self.reserve.has_plenty(-(-ahead // size) * rows + idle):
             positions = ahead
         elif not self.reserve.leaves_headroom(
@@ -280,18 +246,3 @@ class Residency:
         if self._guesses:
             self.trust.value[slot] = 0
         record.forced = record.keys = None
-
-
-def _num_idle(chain: list[Block]) -> int:
-    return sum(block.num_idle for block in chain if not block.users)
-
-
-def _cover(record: Record, forced: Forced, *, swapped: bool) -> int:
-    """Positions that get pages at admission: all forced ones and the next input's.
-
-    Where planes are dropped after the prompt, the prompt's alone.
-    """
-    if forced.rules.drops and forced.border and not swapped:
-        return min(forced.border, record.need)
-    positions = forced.border + (len(record.tokens) or 1)
-    return record.need if positions > record.need or record.request.kind == "score" else positions

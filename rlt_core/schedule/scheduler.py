@@ -14,33 +14,23 @@ from typing import cast
 
 import numpy as np
 
-from rlt_core.contract.protocols import (
-    PromptMode,
-    Strategy,
-    StrategyPlan,
-    StrategyView,
-)
+from rlt_core.contract.protocols import PromptMode, Strategy, StrategyPlan
 from rlt_core.kv.pages import HostPages
 from rlt_core.kv.plan import CHUNK_KEYS, KVPlan
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import (
-    I32,
-    I64,
-    NO_ROWS,
-    EngineConfig,
-    PromptRows,
-    TickInput,
-    TickOutput,
-)
+from rlt_core.runtime.batch import I32, I64, NO_ROWS, PromptRows, TickInput, TickOutput
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.schedule.cell_starter import CellStarter
-from rlt_core.schedule.events import Collector, Flight
+from rlt_core.schedule.engine_stats import engine_stats
+from rlt_core.schedule.events import Collector
+from rlt_core.schedule.flight import Flight
 from rlt_core.schedule.record import Record
 from rlt_core.schedule.request import EngineRequest, Events, TickCounts
 from rlt_core.schedule.residency import Residency
 from rlt_core.schedule.slot_params import ParamBuilder
 from rlt_core.schedule.stats import EngineStats
-from rlt_core.schedule.traffic import Traffic
+from rlt_core.schedule.views import Views
 
 _NO_SLOTS: I64 = np.zeros(0, np.int64)
 
@@ -60,10 +50,7 @@ class Scheduler:
         self._flights: deque[Flight] = deque()
         self._all_slots = np.arange(config.num_slots)
         self._tick = 0
-        # What the last view was made of.
-        self._seen: tuple[int, int, int, float] | None = None
-        self._num_lanes, self._row_cost = max(plan.num_lanes, 1), 0.0
-        self._traffic = Traffic(kv, config.weight_bytes if plan.strategy.adapts else 0)
+        self._views = Views(plan, config, kv, self._residency)
         self._sleeps = False  # nothing can run until a mask, a request or an abort comes
         mode = cast(PromptMode, load_object(plan.prompts.factory)())
         self._starter = CellStarter(self._residency, mode)
@@ -85,7 +72,7 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         """Gauges and counters; row_loops are those of prompt rows alone."""
-        return self._residency.stats()
+        return engine_stats(self._residency)
 
     @property
     def has_work(self) -> bool:
@@ -131,7 +118,7 @@ class Scheduler:
         if len(self._flights) >= self._config.ticks_in_flight:
             return None
         starved = self._tick >= self._residency.reserve.due and self._secure_pages()
-        plan = self._strategy.plan(self._view())
+        plan = self._strategy.plan(self._views.at(self._tick))
         if plan.num_admissions and not starved:
             self._admit(plan.num_admissions)
         if self._residency.prompts:
@@ -241,25 +228,3 @@ class Scheduler:
         """Those that advanced longest ago, so that every row gets its turn."""
         oldest = np.argsort(self._residency.table.moved(slots), kind="stable")[:most]
         return np.sort(slots[oldest])
-
-    def _view(self) -> StrategyView:
-        residency = self._residency
-        num_free, num_waiting = len(residency.table.free), residency.waiting.num
-        num_prompts = residency.num_prompts
-        if self._tick % 64 == 0:
-            self._row_cost = self._traffic.row_cost(residency.pages.page_limit)
-        seen = (num_free, num_prompts, num_waiting, self._row_cost)
-        if seen != self._seen:
-            self._seen = seen
-            self._last_view = StrategyView(
-                num_slots=self._config.num_slots,
-                num_free_slots=num_free,
-                num_decode_slots=self._config.num_slots - num_free - num_prompts,
-                num_prompt_requests=num_prompts,
-                num_waiting=num_waiting,
-                max_tick_tokens=self._config.num_places,
-                num_lanes=self._num_lanes,
-                row_cost=self._row_cost,
-                trust=self._residency.trust.value if self._num_lanes > 1 else None,
-            )
-        return self._last_view

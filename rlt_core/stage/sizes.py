@@ -18,7 +18,7 @@ from rlt_core.kv.accounting import (
 from rlt_core.kv.plan import KVPlan
 from rlt_core.kv.prefix import cached_text
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import EngineConfig
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.options import room_places
 from rlt_core.stage.config import StageConfig
 

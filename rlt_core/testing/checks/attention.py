@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +14,17 @@ from rlt_core.contract.capabilities import Word
 from rlt_core.contract.protocols import KVRows
 from rlt_core.contract.specs import AttentionSpec
 from rlt_core.kv.plan import CHUNK_KEYS
-from rlt_core.runtime.tiles import Tiles, make_tiles, single_tiles
+from rlt_core.runtime.tiles import make_tiles, single_tiles
 from rlt_core.runtime.upload import Upload
+from rlt_core.testing.checks.attention_scene import LENGTH, UNIT, Scene, make_scene
 from rlt_core.testing.checks.check import check, expect
 from rlt_core.testing.checks.operators import device_of, no_device
 from rlt_core.testing.checks.plugin import check_factories_load
-from rlt_core.testing.checks.subjects import SEED, PartSubject
+from rlt_core.testing.checks.subjects import PartSubject
 
-_LENGTH = 150  # two chunks of keys
 _SIZES, _PAGES = (16, 64), (16, 128)
 _HEADS = ((4, 4), (6, 2))  # query heads, KV heads
 _TOLERANCE = 1e-4
-_UNIT = 1  # the layer inside the page; unit 0 must stay as it is
 
 
 class AttentionSubject(PartSubject[AttentionSpec]):
@@ -42,55 +40,6 @@ class AttentionSubject(PartSubject[AttentionSpec]):
         return no_device(self.spec.devices)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """One request of 150 positions in two planes of a pool whose free pages hold NaN.
-
-    keys [planes, 2, n, G, d]: what lies in the pool; own [2, n, G, d]: what the rows bring.
-    """
-
-    pool: Tensor
-    pages: Tensor  # [planes, chunks, pages a chunk]
-    keys: Tensor
-    own: Tensor
-    q: Tensor
-
-    @property
-    def page_size(self) -> int:
-        return self.pool.shape[3]
-
-    def rows(self, at: Tensor, plane: Tensor, tiles: Tiles, **fields: Any) -> KVRows:
-        """Rows at positions `at` in their planes [R]."""
-        chunks = self.pages.shape[1]
-        per_plane = self.pages.flatten(1)
-        return KVRows(
-            pool=self.pool,
-            unit=_UNIT,
-            write_page=per_plane[plane, at // self.page_size],
-            write_offset=at % self.page_size,
-            tile_pages=per_plane[plane[tiles.first]].view(len(tiles.first), chunks, -1),
-            tile_rows=tiles.rows,
-            row_tile=tiles.row_tile,
-            row_lane=tiles.row_lane,
-            key_len=torch.nn.functional.pad(at + 1, (0, 1)),
-            **fields,
-        )
-
-    def reference(self, at: Tensor, plane: Tensor, *, whole: bool, hidden: Any = None) -> Tensor:
-        """Plain softmax in float64. `whole`: every earlier position holds the rows' own values."""
-        found = []
-        for position, p in zip(at.tolist(), plane.tolist(), strict=True):
-            k, v = (self.own if whole else self.keys[p])[:, : position + 1].double().clone()
-            k[position], v[position] = self.own[:, position].double()
-            q = self.q[position].double().unflatten(0, (k.shape[1], -1))
-            scores = torch.einsum("ghd,ngd->ghn", q, k) * q.shape[-1] ** -0.5
-            if hidden is not None:
-                scores = scores.masked_fill(hidden[: position + 1], -torch.inf)
-            mixed = torch.einsum("ghn,ngd->ghd", scores.softmax(-1), v)
-            found.append(mixed.flatten(0, 1))
-        return torch.stack(found).float()
-
-
 @check("attention", after=(check_factories_load,))
 def check_attention_reference(attention: AttentionSubject) -> None:
     """Prompt tiles and single rows give plain softmax attention to 1e-4, across two chunks.
@@ -99,9 +48,9 @@ def check_attention_reference(attention: AttentionSubject) -> None:
     are grouped (query head h reads KV head h // (H / G)), free memory may hold NaN.
     """
     for scene in _scenes(attention):
-        everyone = torch.arange(_LENGTH, device=scene.q.device)
+        everyone = torch.arange(LENGTH, device=scene.q.device)
         plane = torch.zeros_like(everyone)
-        cells = make_tiles(0, np.array([0, _LENGTH]), Upload(scene.q.device).ints)
+        cells = make_tiles(0, np.array([0, LENGTH]), Upload(scene.q.device).ints)
         got = _attend(attention, scene, everyone, scene.rows(everyone, plane, cells))
         _expect_close(got, scene.reference(everyone, plane, whole=True), "a prompt of 150")
     for scene in _scenes(attention):
@@ -128,7 +77,7 @@ def check_attention_writes(attention: AttentionSubject) -> None:
         plane = torch.zeros_like(at)
         rows = scene.rows(at, plane, single_tiles(2, at.device))
         wanted = scene.pool.clone()
-        where = (rows.write_page, _UNIT, slice(None), rows.write_offset)
+        where = (rows.write_page, UNIT, slice(None), rows.write_offset)
         wanted[where] = scene.own[:, at].transpose(0, 1)
         _attend(attention, scene, at, rows)
         same = torch.equal(scene.pool[1:].nan_to_num(7), wanted[1:].nan_to_num(7))
@@ -143,9 +92,9 @@ def check_attention_exact(attention: AttentionSubject) -> None:
     ascending; docs/architecture.md (Exactness) says more.
     """
     for scene in _scenes(attention):
-        everyone = torch.arange(_LENGTH, device=scene.q.device)
+        everyone = torch.arange(LENGTH, device=scene.q.device)
         plane = torch.zeros_like(everyone)
-        cells = make_tiles(0, np.array([0, _LENGTH]), Upload(everyone.device).ints)
+        cells = make_tiles(0, np.array([0, LENGTH]), Upload(everyone.device).ints)
         whole = _attend(attention, scene, everyone, scene.rows(everyone, plane, cells))
         for at in (everyone[20:77], everyone[149:]):
             alike = make_tiles(0, np.array([0, len(at)]), Upload(at.device).ints)
@@ -228,31 +177,4 @@ def _scenes(attention: AttentionSubject) -> Iterator[Scene]:
     sizes = attention.spec.head_dims[:2] or _SIZES
     pages = attention.spec.page_sizes[:2] or _PAGES
     for (heads, groups), size, page_size in product(_HEADS, sizes, pages):
-        yield _scene(heads, groups, size, page_size, device_of(attention.spec.devices))
-
-
-def _scene(heads: int, groups: int, size: int, page_size: int, device: str) -> Scene:
-    draw = torch.Generator().manual_seed(SEED)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=draw).to(device)
-
-    per_chunk, chunks, planes = CHUNK_KEYS // page_size, -(-_LENGTH // CHUNK_KEYS), 2
-    used = -(-_LENGTH // page_size)
-    count = planes * used
-    pool = torch.full((1 + count, 2, 2, page_size, groups, size), torch.nan, device=device)
-    pool[0] = 0.0
-    pages = torch.zeros((planes, chunks * per_chunk), dtype=torch.int64, device=device)
-    order = torch.randperm(count, generator=draw).to(device) + 1
-    pages[:, :used] = order.view(planes, used)
-    keys, at = random(planes, 2, _LENGTH, groups, size), torch.arange(_LENGTH, device=device)
-    for plane in range(planes):
-        where = (pages[plane, at // page_size], _UNIT, slice(None), at % page_size)
-        pool[where] = keys[plane].transpose(0, 1)
-    return Scene(
-        pool=pool,
-        pages=pages.view(planes, chunks, per_chunk),
-        keys=keys,
-        own=random(2, _LENGTH, groups, size),
-        q=random(_LENGTH, heads, size),
-    )
+        yield make_scene(heads, groups, size, page_size, device_of(attention.spec.devices))

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlt_core.contract.specs import TrackSpec
 from rlt_core.testing.checks.check import CheckFailed, check, expect
 from rlt_core.testing.checks.config import CONFIG_HOLDS
+from rlt_core.testing.checks.expectations import expect_state, expect_tensor, expect_tracks, told
 from rlt_core.testing.checks.recorder import Attended, Recorder
 from rlt_core.testing.checks.rig import NUM_ROWS, Rig
 from rlt_core.testing.checks.subjects import ModelSubject
@@ -76,7 +76,7 @@ def check_prelude_shape(model: ModelSubject) -> None:
     that the loops carry along.
     """
     rig = model.rig
-    _expect_state(rig, "prelude", rig.prelude(whole=True))
+    expect_state(rig, "prelude", rig.prelude(whole=True))
 
 
 @check("model", after=(check_prelude_shape,))
@@ -89,7 +89,7 @@ def check_loop_shape(model: ModelSubject) -> None:
     state = rig.prelude(whole=True)
     for depth in range(1, rig.loops + 1):
         state = rig.loop(state, depth=depth, whole=True)
-        _expect_state(rig, f"loop at depth {depth}", state)
+        expect_state(rig, f"loop at depth {depth}", state)
 
 
 @check("model", after=(check_loop_shape,))
@@ -99,7 +99,7 @@ def check_coda_shape(model: ModelSubject) -> None:
     If this fails: the head reads what coda returns; pad or keep the width.
     """
     rig = model.rig
-    _expect_state(rig, "coda", rig.coda(_last_state(rig), whole=True))
+    expect_state(rig, "coda", rig.coda(_last_state(rig), whole=True))
 
 
 @check("model", after=(check_coda_shape,))
@@ -111,7 +111,7 @@ def check_head_shape(model: ModelSubject) -> None:
     rig = model.rig
     logits = rig.head(rig.coda(_last_state(rig), whole=True))
     size = rig.plan.shape.vocab_size
-    _expect_tensor("head", logits, (NUM_ROWS, size), torch.float32)
+    expect_tensor("head", logits, (NUM_ROWS, size), torch.float32)
     expect(bool(logits.isfinite().all()), "finite logits", "NaN or infinity")
 
 
@@ -132,10 +132,10 @@ def check_signals_declared(model: ModelSubject) -> None:
         expect(names <= {*given} <= rig.declared, f"{asked} from signals", got)
         for name, value in given.items():
             rows = value.shape[0] if isinstance(value, Tensor) and value.ndim else None
-            expect(rows == NUM_ROWS, f"{NUM_ROWS} rows of {name}", _told(value))
-            expect(value.is_floating_point(), f"numbers in {name}", _told(value))
+            expect(rows == NUM_ROWS, f"{NUM_ROWS} rows of {name}", told(value))
+            expect(value.is_floating_point(), f"numbers in {name}", told(value))
         if "gate" in given:
-            _expect_tensor("signal gate", given["gate"], (NUM_ROWS,), given["gate"].dtype)
+            expect_tensor("signal gate", given["gate"], (NUM_ROWS,), given["gate"].dtype)
 
 
 @check("model", after=(check_coda_shape,))
@@ -153,7 +153,7 @@ def check_tracks_attended(model: ModelSubject) -> None:
         for depth in range(1, rig.loops + 1):
             state = rig.loop(state, depth=depth, whole=True)
             calls["loop"] = recorder.take()
-            _expect_tracks(rig, "loop", calls["loop"], per_depth=True)
+            expect_tracks(rig, "loop", calls["loop"], per_depth=True)
         rig.head(rig.coda(state, whole=True))
         calls["coda"] = recorder.take()
     shape = rig.plan.shape
@@ -167,7 +167,7 @@ def check_tracks_attended(model: ModelSubject) -> None:
         "has_coda_layers in the shape, as coda attends",
         "False",
     )
-    _expect_tracks(rig, "prelude and coda", calls["prelude"] + calls["coda"], per_depth=False)
+    expect_tracks(rig, "prelude and coda", calls["prelude"] + calls["coda"], per_depth=False)
 
 
 @check("model", after=(check_head_shape, check_signals_declared, check_tracks_attended))
@@ -217,14 +217,14 @@ def check_bfloat16_runs(model: ModelSubject) -> None:
     """
     rig = Rig(model.plan(dtype="bfloat16"), model.build("bfloat16"))
     state = rig.prelude(whole=True)
-    _expect_state(rig, "prelude in bfloat16", state)
+    expect_state(rig, "prelude in bfloat16", state)
     state = rig.loop(state, depth=1, whole=True)
-    _expect_state(rig, "loop in bfloat16", state)
+    expect_state(rig, "loop in bfloat16", state)
     state = rig.coda(state, whole=True)
-    _expect_state(rig, "coda in bfloat16", state)
+    expect_state(rig, "coda in bfloat16", state)
     logits = rig.head(state)
     shape = (NUM_ROWS, rig.plan.shape.vocab_size)
-    _expect_tensor("head in bfloat16", logits, shape, torch.float32)
+    expect_tensor("head in bfloat16", logits, shape, torch.float32)
     expect(bool(logits.isfinite().all()), "finite logits in bfloat16", "NaN or infinity")
 
 
@@ -237,40 +237,3 @@ def _last_state(rig: Rig) -> Tensor:
     for depth in range(1, rig.loops + 1):
         state = rig.loop(state, depth=depth, whole=True)
     return state
-
-
-def _expect_state(rig: Rig, what: str, value: Any) -> None:
-    shape = (NUM_ROWS, rig.plan.shape.state_width)
-    _expect_tensor(what, value, shape, getattr(torch, rig.plan.dtype))
-
-
-def _expect_tensor(what: str, value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    fits = isinstance(value, Tensor) and tuple(value.shape) == shape and value.dtype == dtype
-    wanted = f"{what} to give {list(shape)} {str(dtype).removeprefix('torch.')}"
-    expect(fits, wanted, _told(value))
-
-
-def _told(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-
-
-def _expect_tracks(rig: Rig, where: str, calls: list[Attended], *, per_depth: bool) -> None:
-    tracks = [track for track in rig.plan.shape.tracks if track.per_depth is per_depth]
-    wanted = sorted((t.name, layer) for t in tracks for layer in range(t.num_layers))
-    got = sorted((call.track, call.layer) for call in calls)
-    shown = ", ".join(f"{track}.{layer}" for track, layer in got) or "none"
-    names = ", ".join(f"{t.name}.0 to {t.name}.{t.num_layers - 1}" for t in tracks) or "no layer"
-    expect(got == wanted, f"{where} to attend {names}, each once", shown)
-    kinds = {track.name: track for track in tracks}
-    for call in calls:
-        _expect_heads(kinds[call.track], call)
-
-
-def _expect_heads(track: TrackSpec, call: Attended) -> None:
-    kv = (track.num_kv_heads, track.head_dim)
-    where = f"attend on {call.track}.{call.layer}"
-    expect(call.k == kv and call.v == kv, f"{where} with k and v [rows, {kv[0]}, {kv[1]}]", call.k)
-    fits = call.q[-1] == track.head_dim and call.q[0] % track.num_kv_heads == 0
-    expect(fits, f"{where} with q heads a multiple of {kv[0]}, each {kv[1]} wide", call.q)

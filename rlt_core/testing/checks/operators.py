@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.specs import OpSpec
-from rlt_core.plugins.draft import lack_of
 from rlt_core.plugins.kinds import OPERATORS
+from rlt_core.plugins.limits import lack_of
 from rlt_core.testing.checks.check import check, expect
 from rlt_core.testing.checks.plugin import check_factories_load
 from rlt_core.testing.checks.subjects import SEED, PartSubject

@@ -20,9 +20,10 @@ from rlt_core.contract.protocols import LoopContext, WeightedModel
 from rlt_core.kv.accounting import plan_kv
 from rlt_core.kv.layouts import LastExited
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import EngineConfig
-from rlt_core.runtime.context import Launch, Rows
+from rlt_core.runtime.context import Launch
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.executor import Executor
+from rlt_core.runtime.rows import Rows
 from rlt_core.runtime.tiles import make_tiles, single_tiles
 from rlt_core.runtime.upload import Upload
 from rlt_core.testing.checks.subjects import SEED

@@ -12,7 +12,8 @@ from rlt_core.contract.protocols import KVLayout, WeightedModel
 from rlt_core.kv.accounting import page_rows, plan_kv, request_pages
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
-from rlt_core.runtime.batch import F32, EngineConfig
+from rlt_core.runtime.batch import F32
+from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.executor import Executor
 from rlt_core.schedule.engine import Engine
 from rlt_core.schedule.request import ERROR, EngineRequest, Events
