@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,6 @@ class AsyncRequests:
     def __init__(self, access: ModelAccess, max_waiting: int | None, observer: Observer) -> None:
         self._access, self._max_waiting, self.observer = access, max_waiting, observer
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._text_threads = ThreadPoolExecutor(NUM_TEXT_THREADS, "rlt-text")
         self._builder: RequestBuilder | None = None
         self._live: set[Inbox] = set()
@@ -109,12 +108,15 @@ class AsyncRequests:
         return [int(token) for token in found]
 
     def give_up(self, inbox: Inbox) -> None:
-        """Aborts a request in whatever phase; any thread may call."""
+        """Aborts a request in whatever phase."""
         self.open.give_up(inbox)
-        if threading.get_ident() == self._thread:
-            self._end(inbox, "abort")
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._end, inbox, "abort")
+        self._end(inbox, "abort")
+
+    def abandon(self, inbox: Inbox) -> None:
+        """Aborts a request whose stream nobody holds any more. A garbage collection calls this,
+        anywhere, inside a lock too: so it takes none, and the loop does the rest."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and all requests have ended
+            self._loop.call_soon_threadsafe(self.give_up, inbox)
 
     def expire(self, inbox: Inbox, error: DeadlineError) -> None:
         """Its time is over."""

@@ -48,7 +48,7 @@ class AsyncStream:
         if self._inbox is None:
             inbox = self._inbox = self._requests.admit(self.params.n)
             # Of the inbox alone: a bound method of this object would keep it alive.
-            self._abort = weakref.finalize(self, self._requests.give_up, inbox)
+            self._dropped = weakref.finalize(self, self._requests.abandon, inbox)
             try:
                 self._start_timer(inbox)
                 self._batch = await self._requests.send(inbox, self._prompt, self.params)
@@ -102,8 +102,8 @@ class AsyncStream:
         """Aborts what still runs; may be called again."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._inbox is not None:
-            self._abort()
+        if self._inbox is not None and self._dropped.detach() is not None:
+            self._requests.give_up(self._inbox)
 
     async def __aenter__(self) -> AsyncStream:
         return await self.open()
