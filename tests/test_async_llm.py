@@ -162,6 +162,18 @@ def test_scores_have_deadlines() -> None:
     run(scene())
 
 
+def test_a_long_step_in_this_process_is_no_hang() -> None:
+    """It was ended for not having answered while it ran, by the thread that it ran in."""
+
+    async def scene() -> None:
+        async with scripted(hang_s=0.02) as llm:  # a tick takes 0.05 s
+            output = await llm.generate(SLOWLY, SamplingParams(max_tokens=3, ignore_eos=True))
+            assert output.finished
+            assert llm.num_restarts == 0
+
+    run(scene())
+
+
 @pytest.mark.parametrize("how", ["cancel", "close", "drop", "drop inside", "leave"])
 def test_who_goes_away_aborts(how: str) -> None:
     """A client that had gone kept its slot until max_tokens, however it had gone. A garbage

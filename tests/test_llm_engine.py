@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from rlt_core.api.llm import LLM
 from rlt_core.api.outputs import RequestOutput
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.contract.errors import CapacityError, OptionError, StageError
+from rlt_core.runtime import emit
+from rlt_core.runtime.sampling import Sampled, score_tokens
 from rlt_core.stage.build import build_engine
 from rlt_core.stage.client import StageClient
 from rlt_core.stage.config import StageConfig
@@ -119,6 +122,26 @@ def test_prompt_logprobs_are_those_of_a_score(local: LLM) -> None:
     tables = output.prompt_logprobs[1:]
     found = [table[t].logprob for t, table in zip(ids[1:], tables, strict=True) if table]
     assert found == scored.logprobs[1:]
+
+
+def test_scores_come_in_parts_that_fit(local: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All prompt rows of a tick were scored at once: a long prompt with logprobs took more memory
+    than a GPU's pool leaves free, and ended the stage."""
+    sizes: list[int] = []
+
+    def noted(logits: Tensor, token: Tensor, num_top: int) -> Sampled:
+        sizes.append(len(token))
+        return score_tokens(logits, token, num_top)
+
+    monkeypatch.setattr(emit, "score_tokens", noted)
+    options = params(prompt_logprobs=2)
+    (whole,) = local.generate("twenty-four letters, or so", options)
+    assert max(sizes) > 7
+    sizes.clear()
+    monkeypatch.setattr(emit, "_SCORE_BYTES", 7 * emit._SCORE_PEAK * 4 * local.report.vocab_size)
+    (parts,) = local.generate("twenty-four letters, or so", options)
+    assert max(sizes) == 7
+    assert parts.prompt_logprobs == whole.prompt_logprobs
 
 
 @pytest.mark.slow

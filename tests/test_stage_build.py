@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from rlt_core.contract.errors import OptionError
 from rlt_core.contract.specs import OpSpec
+from rlt_core.kv.accounting import plan_kv
+from rlt_core.kv.layouts import LastExited
 from rlt_core.plugins.registry import discover
 from rlt_core.plugins.resolve import resolve
 from rlt_core.runtime.options import room_places
@@ -37,20 +41,44 @@ def test_a_gpu_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_gpu_s_pool_leaves_room_for_what_the_stage_keeps() -> None:
-    """Counts of tokens for every slot are made with the graphs: without their share the first
-    capture runs out of memory."""
+    """Counts of tokens for every slot are made with the graphs, and sampling works in their memory:
+    without their share the first capture runs out of memory."""
     registry = discover()
     choice = StageConfig(model_path=str(GOLDEN / "huginn_b"), device="cuda", exact=False).choice()
     plan = resolve(choice, registry)
-    kept = sizes._kept_bytes(plan, 100, 64)
+    kept = sizes._kept_bytes(plan, 100, 30, 64)
     item = getattr(torch, plan.dtype).itemsize
     tables = sum(
         room_places(width, 64, item) * width * 64 * item
         for width in plan.shape.table_widths.values()
     )
     assert tables > 0
-    assert kept == 5 * 101 * plan.shape.vocab_size + tables
+    assert kept == (5 + 19 * 4) * 101 * plan.shape.vocab_size + tables
     assert room_places(1 << 20, 1 << 12, 4) == 1, "one table always fits"
+
+
+def test_a_gpu_s_pool_leaves_room_for_the_policy_s_state() -> None:
+    """A policy that compares distributions keeps one for every row: 1.4 GiB for large ones."""
+    config = StageConfig(model_path=str(GOLDEN / "ouro_b"), device="cuda", exact=False)
+    choices = (replace(config.choice(), exit_policy=policy) for policy in ("fixed", "kl"))
+    plans = [resolve(choice, discover()) for choice in choices]
+    without, kept = (sizes._kept_bytes(plan, 100, 30, 64) for plan in plans)
+    assert kept - without == (101 + 30) * plans[0].shape.vocab_size * 4
+
+
+def test_host_pages_of_a_gpu_take_no_more_than_was_asked() -> None:
+    """Pinned memory comes in powers of two: 40 GiB asked for were 64 taken."""
+    plan = resolve(StageConfig(model_path=str(GOLDEN / "ouro_b")).choice(), discover())
+    kv = plan_kv(plan.shape, LastExited(), page_size=16, max_depth=4, element_bytes=4)
+    asked = 100 * kv.page_bytes
+    found = {
+        device: sizes._swap_pages(StageConfig(swap_memory=asked), device, kv, 400, [])
+        for device in ("cpu", "cuda:1")
+    }
+    assert found["cpu"] == 100
+    taken = 1 << (found["cuda:1"] * kv.page_bytes - 1).bit_length()
+    assert asked / 2 < taken <= asked
+    assert sizes._swap_pages(StageConfig(swap_memory=0), "cuda", kv, 400, []) == 0
 
 
 def test_larger_gpus_hold_more_requests(monkeypatch: pytest.MonkeyPatch) -> None:

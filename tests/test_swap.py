@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from rlt_core.contract.errors import CapacityError
+from rlt_core.kv.pool import DevicePool
 from rlt_core.kv.swap import SwapSpace
 from rlt_core.runtime.batch import PageCopy, Resumed
 from rlt_core.runtime.slots import EMPTY, READY
-from rlt_core.runtime.swap import _runs, _Travelling
+from rlt_core.runtime.swap import _host_pages, _runs, _Travelling
 from rlt_core.schedule.record import State
 from tests.engines import Setup, build
 from tests.host_runs import Answer, HostRun, alone, random_requests
@@ -153,3 +155,18 @@ def test_neighbours_travel_in_one_copy() -> None:
     runs = _runs(np.array([3, 4, 5, 9, 10, 11], np.int32), np.array([0, 1, 2, 3, 4, 8]))
     assert runs == [(3, 0, 3), (9, 3, 2), (11, 8, 1)]
     assert _runs(np.array([2], np.int32), np.array([5])) == [(2, 5, 1)]
+
+
+def test_host_memory_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's error ended the start-up as a fault of rlt, with a traceback."""
+
+    def none(*args: object, **options: object) -> torch.Tensor:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch, "empty", none)
+    pool = SimpleNamespace(
+        plan=SimpleNamespace(page_elements=1 << 18, page_bytes=1 << 20),
+        storage=SimpleNamespace(dtype=torch.float32),
+    )
+    with pytest.raises(CapacityError, match=r"no 3\.0 MiB for preempted requests\nFix: a smaller"):
+        _host_pages(cast(DevicePool, pool), 3, pin=True)

@@ -35,7 +35,8 @@ class AsyncLLM:
     model, tokenizer, in_process and the other options are those of `LLM`. max_waiting: answers
     that may wait for a slot beyond those that run (None: four times the slots); more are refused
     with a BusyError. restart: a stage that ends is started again, with growing pauses while it
-    keeps ending. hang_s: a stage that answers nothing for so long is taken for hung, and ended.
+    keeps ending. hang_s: a stage process that answers nothing for so long is taken for hung, and
+    ended.
 
     `start` and everything after it belong to one event loop. Prompts are read in threads, and
     answers become text in another.
@@ -177,7 +178,8 @@ class AsyncLLM:
             requests.open,
             watcher,
             restart=self._restart,
-            hang_s=self._hang_s,
+            # In this process a step runs where its answer is waited for: it has always answered.
+            hang_s=None if self._in_process else self._hang_s,
         )
         self._keeper.start()
         try:

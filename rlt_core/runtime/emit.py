@@ -15,6 +15,7 @@ from rlt_core.runtime.residents import Needs
 from rlt_core.runtime.sampling import (
     Sampled,
     SampleRows,
+    joined,
     sample_full,
     sample_plain,
     score_tokens,
@@ -43,6 +44,11 @@ class Emitted:
     score_logits: Tensor | None
     counts: Tensor
     drafts: Tensor | None = None  # CheckingEmitter's
+
+
+# What scoring may take beside the pool (stage.sizes keeps more free), and what it takes for each
+# byte of logits: these, and 7.1 times as much for their order and sums.
+_SCORE_BYTES, _SCORE_PEAK = 1 << 30, 9
 
 
 class Emitter:
@@ -77,16 +83,16 @@ class Emitter:
         finish = self._advance(slot, at, sampled)
         self._resume(t)
         score = t.score + num_leave
-        score_logits = model.head(state[score], ctx) if t.score.shape[0] else None
+        scored, score_logits = self._score(model, state[score], t, ctx)
         return Emitted(
             slot=torch.where(slot == s.sentinel, -1, slot),
             depth=s.read_depth[home[emit]],
             finish=finish,
             sampled=sampled,
-            score_depth=s.read_depth[home[score]] if score_logits is not None else None,
-            scored=self._score(score_logits, t) if score_logits is not None else None,
+            score_depth=None if scored is None else s.read_depth[home[score]],
+            scored=scored,
             logits=logits if self.keep_logits else None,
-            score_logits=score_logits if self.keep_logits else None,
+            score_logits=score_logits,
             counts=slot,
             drafts=self.drafts,
         )
@@ -189,8 +195,22 @@ class Emitter:
         s.token[slot] = t.known_next[t.resume]
         s.position[slot] = t.position[t.resume] + 1
 
-    def _score(self, logits: Tensor, t: TickTensors) -> Sampled:
-        return score_tokens(logits, t.target[t.finish][t.score], self.needs.num_top)
+    def _score(
+        self, model: LoopedModel, state: Tensor, t: TickTensors, ctx: Launch
+    ) -> tuple[Sampled | None, Tensor | None]:
+        """The targets of the rows with one, and their logits [X, V] where those are kept. In parts:
+        all prompt rows of a tick may have one, and each takes a vocabulary's room."""
+        if not state.shape[0]:
+            return None, None
+        size = max(_SCORE_BYTES // (_SCORE_PEAK * 4 * self.slots.vocab_size), 1)
+        targets = t.target[t.finish][t.score]
+        logits, parts = list[Tensor](), list[Sampled]()
+        for rows, target in zip(state.split(size), targets.split(size), strict=True):
+            found = model.head(rows, ctx)
+            parts.append(score_tokens(found, target, self.needs.num_top))
+            if self.keep_logits:
+                logits.append(found)
+        return joined(parts), torch.cat(logits) if self.keep_logits else None
 
 
 def _sampled(drawn: Drawn, num_top: int) -> Sampled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ class Executor:
         self.config, self.kv = config, kv
         checked = CheckedModel(model, plan)
         self.device = torch.device(plan.device)
+        on_gpu = self.device.type == "cuda"
+        self._on_device = torch.cuda.device(self.device) if on_gpu else nullcontext()
         dtype = getattr(torch, plan.dtype)
         self.pool = DevicePool(kv, config.num_pages, self.device, dtype, debug=config.debug)
         policy = _make(plan.policy.factory)
@@ -142,8 +145,9 @@ class Executor:
             self._graphs.capture(progress)
 
     def submit(self, tick: TickInput) -> None:
-        """Launch a tick; returns without waiting for it."""
-        with torch.inference_mode():
+        """Launch a tick; returns without waiting for it. Any thread may call: events, streams and
+        kernels go to the device that is current there."""
+        with torch.inference_mode(), self._on_device:
             needs = self._residents.update(tick)
             self._apply(tick)
             results = None if self._graphs is None else self._graphs.run(tick, needs)

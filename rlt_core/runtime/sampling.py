@@ -9,7 +9,8 @@ depends on that row alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -100,6 +101,14 @@ def sample_full(rows: SampleRows, num_top: int = 0) -> Sampled:
 def score_tokens(logits: Tensor, token: Tensor, num_top: int = 0) -> Sampled:
     """Raw logprob and rank of given tokens: logits float32 [R, V], token int64 [R]."""
     return _Raw.of(logits).read(token, num_top)
+
+
+def joined(parts: Sequence[Sampled]) -> Sampled:
+    """Rows of several calls as of one."""
+    if len(parts) == 1:
+        return parts[0]
+    names = [field.name for field in fields(Sampled)]
+    return Sampled(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
 def finite_rows(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

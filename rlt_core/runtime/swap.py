@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from rlt_core.contract.errors import CapacityError
 from rlt_core.kv.pool import DevicePool
 from rlt_core.runtime.batch import I32, I64, PageCopy, Resumed
 from rlt_core.runtime.slots import Slots
@@ -34,8 +35,7 @@ class SwapCopies:
     def __init__(self, pool: DevicePool, slots: Slots, num_pages: int) -> None:
         self._pool, self._slots, self._upload = pool, slots, Upload(slots.device)
         cuda = slots.device.type == "cuda"
-        shape = (num_pages, pool.plan.page_elements)
-        self._host = torch.empty(shape, dtype=pool.storage.dtype, pin_memory=cuda and num_pages > 0)
+        self._host = _host_pages(pool, num_pages, pin=cuda and num_pages > 0)
         self._stream = torch.cuda.Stream(slots.device) if cuda else None
         self._travelling: list[_Travelling] = []
         self._returning: list[tuple[Resumed, torch.cuda.Event | None]] = []
@@ -106,6 +106,17 @@ class SwapCopies:
                 event.record()
                 self._travelling.append(_Travelling(copy.pages[part], event))
         return event
+
+
+def _host_pages(pool: DevicePool, num_pages: int, *, pin: bool) -> torch.Tensor:
+    shape, dtype = (num_pages, pool.plan.page_elements), pool.storage.dtype
+    try:
+        return torch.empty(shape, dtype=dtype, pin_memory=pin)
+    except RuntimeError as error:
+        size = num_pages * pool.plan.page_bytes / 2**20
+        raise CapacityError(
+            f"the host has no {size:,.1f} MiB for preempted requests\nFix: a smaller --swap-memory"
+        ) from error
 
 
 def _runs(sources: I32 | I64, targets: I32 | I64) -> list[tuple[int, int, int]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 
 import torch
 
 from rlt_core.contract.errors import CapacityError, OptionError
+from rlt_core.contract.protocols import ExitPolicy
 from rlt_core.kv.accounting import (
     Capacity,
     capacity,
@@ -17,6 +19,7 @@ from rlt_core.kv.accounting import (
 )
 from rlt_core.kv.plan import KVPlan
 from rlt_core.kv.prefix import cached_text
+from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.engine_config import EngineConfig
 from rlt_core.runtime.options import room_places
@@ -33,6 +36,8 @@ SWAP_BYTES = 4 << 30
 # (total bytes of a GPU from which they hold, resident requests, prompt rows of a tick)
 GPU_ROWS = ((64 << 30, 256, 2048), (20 << 30, 128, 1024), (0, 64, 512))
 CPU_ROWS = (64, 256)
+# Bytes that sampling with every filter takes at its peak, for each byte of logits.
+SAMPLING_PEAK = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +57,9 @@ def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
     notes = list(plan.notes)
     most_slots, most_rows = _machine_rows(plan.device)
     num_slots = config.num_slots or most_slots
-    num_pages = _num_pages(config, plan, kv, num_slots, notes)
-    room = capacity(kv, num_pages, plan.max_depth)
     num_rows = config.num_rows or config.chunk_size or most_rows
+    num_pages = _num_pages(config, plan, kv, (num_slots, num_rows), notes)
+    room = capacity(kv, num_pages, plan.max_depth)
     chunk_size = config.chunk_size or num_rows
     if chunk_size > num_rows:
         raise OptionError(
@@ -71,7 +76,7 @@ def plan_sizes(config: StageConfig, plan: Plan, kv: KVPlan) -> Sizes:
         min_leave=_min_leave(plan, num_slots),
         ticks_in_flight=config.ticks_in_flight,
         prefix_cache=config.prefix_cache,
-        swap_pages=_swap_pages(config, kv, num_pages, notes),
+        swap_pages=_swap_pages(config, plan.device, kv, num_pages, notes),
         debug=config.debug,
         keep_logits=config.keep_logits,
     )
@@ -95,19 +100,28 @@ def _machine_rows(device: str) -> tuple[int, int]:
     return next((slots, rows) for least, slots, rows in GPU_ROWS if total >= least)
 
 
-def _kept_bytes(plan: Plan, num_slots: int, max_len: int) -> int:
+def _kept_bytes(plan: Plan, num_slots: int, num_rows: int, max_len: int) -> int:
     """What a stage keeps beside weights and pool where ticks are captured: counts of tokens by
-    slot, and the tables of the model's options."""
-    counts = 5 * (num_slots + 1) * plan.shape.vocab_size
+    slot, what sampling works in, the policy's state, and the tables of the model's options."""
+    shape = plan.shape
+    vocabulary = (5 + SAMPLING_PEAK * 4) * (num_slots + 1) * shape.vocab_size
+    homes = num_slots + 1 + num_rows + (num_slots + 1) * plan.num_lanes
+    policy: ExitPolicy = load_object(plan.policy.factory)()
+    state: int = sum(
+        math.prod(spec.shape) * getattr(torch, spec.dtype).itemsize
+        for spec in policy.state(shape.vocab_size, shape.state_width)
+    )
     item: int = getattr(torch, plan.dtype).itemsize
-    tables = (room_places(width, max_len, item) for width in plan.shape.table_widths.values())
-    sizes = zip(tables, plan.shape.table_widths.values(), strict=True)
-    return counts + sum(places * width * max_len * item for places, width in sizes)
+    tables = (room_places(width, max_len, item) for width in shape.table_widths.values())
+    sizes = zip(tables, shape.table_widths.values(), strict=True)
+    options = sum(places * width * max_len * item for places, width in sizes)
+    return vocabulary + homes * state + options
 
 
 def _num_pages(
-    config: StageConfig, plan: Plan, kv: KVPlan, num_slots: int, notes: list[str]
+    config: StageConfig, plan: Plan, kv: KVPlan, counts: tuple[int, int], notes: list[str]
 ) -> int:
+    """counts: slots and prompt rows."""
     if config.kv_pages is not None:
         check_num_pages(kv, config.kv_pages)
         return config.kv_pages
@@ -116,17 +130,19 @@ def _num_pages(
     free = _free_memory(plan.device)
     budget = min(KV_BYTES, free // 4)
     if plan.device.startswith("cuda"):
-        kept = _kept_bytes(plan, num_slots, min(MAX_LEN, plan.shape.max_positions))
+        kept = _kept_bytes(plan, *counts, min(MAX_LEN, plan.shape.max_positions))
         budget = max(0, int(free * KV_SHARE) - RESERVE_BYTES - kept)
     notes.append(f"KV memory: {budget / 2**20:,.0f} MiB, of {free / 2**20:,.0f} MiB free")
     # No more pages than all slots can ever fill: a small model leaves the memory alone.
     longest = config.max_len or min(MAX_LEN, plan.shape.max_positions)
     rows = len(page_rows(kv, kv.max_depth, "prompt"))
-    most = 1 + num_slots * rows * -(-longest // kv.page_size)
+    most = 1 + counts[0] * rows * -(-longest // kv.page_size)
     return min(most, num_pages_for_budget(kv, budget))
 
 
-def _swap_pages(config: StageConfig, kv: KVPlan, num_pages: int, notes: list[str]) -> int:
+def _swap_pages(
+    config: StageConfig, device: str, kv: KVPlan, num_pages: int, notes: list[str]
+) -> int:
     """Host pages for preempted requests: asked for, or a quarter of the pool, as far as an eighth
     of the free memory of the host and SWAP_BYTES allow. It is pinned for a GPU, hence the limits:
     nobody else can use it."""
@@ -134,6 +150,9 @@ def _swap_pages(config: StageConfig, kv: KVPlan, num_pages: int, notes: list[str
     if budget is None:
         share = min(num_pages * kv.page_bytes // 4, SWAP_BYTES)
         budget = min(share, _free_memory("cpu") // 8)
+    if device.startswith("cuda") and budget:
+        # torch pins powers of two: more than this would take up to twice what may be taken.
+        budget = 1 << (budget.bit_length() - 1)
     swap_pages = min(budget // kv.page_bytes, 4 * num_pages)
     size = f"{swap_pages * kv.page_bytes / 2**20:,.1f} MiB of host memory"
     notes.append(

@@ -188,3 +188,27 @@ def test_what_does_not_fit_is_named() -> None:
         memory.attention(text.q[:1, :2], text.k[:1], text.v[:1], rows, 0.25)
     with pytest.raises(ValueError, match="for a pool of"):
         memory.attention(text.q[:1, :2], text.k[:1, :2], text.v[:1, :2], rows, 0.25)
+
+
+def test_rows_of_one_packed_product_without_a_turn() -> None:
+    """A model without rotary embeddings that splits one product into q, k and v did not start."""
+    text = Text.random(9, (2, 2, 16), torch.float32)
+    packed = torch.cat((text.q, text.k, text.v), 1)[:3]
+    parts = packed.split((2, 2, 2), 1)
+    for single, positions in ((True, [[0], [1], [2]]), (False, [[0, 1, 2]])):
+        found = []
+        for q, k, v in (parts, [part.contiguous() for part in parts]):
+            memory = Memory(text, 64, 9)
+            rows = PagedRows(
+                pool=memory.pool,
+                unit=1,
+                pages=memory.pages.int().view(1, -1),
+                page_row=torch.zeros(3, dtype=torch.int64),
+                key_len=torch.tensor([1, 2, 3, 0]),
+                num_single=3 if single else 0,
+                tile_first=torch.zeros(0 if single else 1, dtype=torch.int64),
+                tile_len=torch.full((0 if single else 1,), 3),
+                tile_rows=16,
+            )
+            found.append(backend().paged(q, k, v, rows, 0.25, None))
+        assert torch.equal(*found), positions

@@ -66,7 +66,7 @@ def strides(pool: Tensor) -> tuple[int, int, int, int]:
 def turn_arguments(turn: Turn | None, q: Tensor) -> tuple[Tensor, Tensor, int, bool]:
     """A turn's tables, sizes and pairing, as kernels take them; any tables for no turn."""
     if turn is None:
-        return q.view(-1, 1), q, 0, False
+        return q, q, 0, False
     return turn.cos, turn.sin, turn.dim, turn.interleaved
 
 
