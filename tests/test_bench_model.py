@@ -26,6 +26,7 @@ from rlt_core.bench.depths import Full, Synthetic
 from rlt_core.bench.setting import Setting, check_setting
 from rlt_core.bench.subject import Subject, opened
 from rlt_core.cli import bench, main
+from rlt_core.cli.bench_decode import grid
 from rlt_core.plugins.registry import discover
 from rlt_core.schedule.request import EngineRequest
 
@@ -158,6 +159,16 @@ def test_no_exit_compares_refill_with_cohort(folder: Path, monkeypatch: pytest.M
     assert float(over[:-1]) == pytest.approx((together / cohort - 1) * 100, abs=0.5)
 
 
+def test_the_default_grid_fits_the_demo() -> None:
+    """`rlt bench decode` alone was refused on a CPU: the demo has fewer positions than the grid."""
+    assert {(point.context, point.batch) for point in grid(None, None, 128, on_gpu=False)} == {
+        (64, 1),
+        (64, 8),
+    }
+    assert len(grid(None, None, 128, on_gpu=True)) == 8
+    assert len(grid([16], None, 128, on_gpu=False)) == 2
+
+
 def test_what_does_not_fit_is_skipped_and_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +190,9 @@ def test_what_does_not_fit_is_skipped_and_said(
         (["decode", "--profile", "--context", "8"], "--device cuda"),
         (["decode", "--context", "9000000"], "the model has"),
         (["depth", "--context", "9000000", "--width", "1"], "the model has"),
-        (["decode", "--graphs", "on"], "--graphs"),
+        (["decode", "--graphs"], "--graphs"),
+        (["serve", "--graphs"], "--graphs"),
+        (["decode", "--random-weights", "a" * 300], "there is no such folder"),
         (["depth", "--depths", "missing.jsonl"], "cannot be read"),
         (["depth", "--distribution", "flat"], "gate"),
         (["decode", "--new-tokens", "1"], "--new-tokens"),

@@ -226,6 +226,9 @@ def test_a_server_is_measured_over_http() -> None:
         assert found["answered"] > 0
         assert 1 <= found["mean_depth"] <= 4
         assert set(found["errors"]) <= {"429 queue_full"}
+        # A warm-up that fails says why, not only its kind.
+        result = _run(*SMALL, "--url", server.url, "--exit-threshold", "9")
+        assert "exit_threshold: 9.0 is out of range" in str(result.exception)
     result = _run(*SMALL, "--url", server.url)
     assert isinstance(result.exception, OptionError)
     assert result.exception.option == "--url"

@@ -137,6 +137,8 @@ def test_prompt_for_the_demo(rlt: Run) -> None:
     ("argv", "says"),
     [
         (("nosuch",), "no such model folder"),
+        (("a" * 300,), "no such model folder"),
+        (("Ann has 7. Ann?", "--prompt-token-ids", "5"), "if it is a prompt for the demo"),
         (("./no such",), "no such model folder"),
         (("",), "prompt: is empty"),
         (("{folder}",), "no prompt for"),
@@ -184,6 +186,8 @@ def test_text_without_a_tokenizer(rlt: Run, folder: Path) -> None:
     ("name", "is_prompt"),
     [
         ("What is 2 + 2?", True),
+        (f"{'Ann has 7. ' * 30} Ann?", True),  # no file has a name so long
+        ("a" * 300, False),
         ("yes/no and so on", True),
         ("word", False),
         ("a/path", False),

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlt_core.api.llm import LLM
 from rlt_core.api.outputs import RequestOutput
 from rlt_core.api.sampling_params import SamplingParams
-from rlt_core.contract.errors import CapacityError, OptionError, StageError
+from rlt_core.contract.errors import CapacityError, OptionError, RequestError, StageError
 from rlt_core.runtime import emit
 from rlt_core.runtime.sampling import Sampled, score_tokens
 from rlt_core.stage.build import build_engine
@@ -113,6 +113,17 @@ def test_score_agrees_with_generation(local: LLM) -> None:
     assert all(value is None or math.isfinite(value) for value in scored.logprobs)
 
 
+def test_an_engine_of_fewer_loops_serves_at_its_depth(folder: Path) -> None:
+    """It started, and refused every request that named no loops of its own."""
+    with start(folder, in_process=True, max_depth=2) as llm:
+        (output,) = llm.generate(PROMPTS[0], params(exit_policy="fixed"))
+        assert set(output.exit_depths) == {2}
+        with pytest.raises(RequestError, match="loops: 3 is out of range: it must be 1 to 2"):
+            llm.generate(PROMPTS[0], params(loops=3))
+        with pytest.raises(RequestError, match="has exit_threshold.\nFix: --exit-policy trace"):
+            llm.generate(PROMPTS[0], params(trace=[1, 2]))
+
+
 def test_prompt_logprobs_are_those_of_a_score(local: LLM) -> None:
     """Prompt logprobs stood a place off, or disagreed with score."""
     (output,) = local.generate(PROMPTS[0], params(prompt_logprobs=2))
@@ -189,6 +200,9 @@ def test_impossible_sizes_are_refused(folder: Path) -> None:
     for options, kind in (
         ({"kv_pages": 2}, CapacityError),
         ({"kv_pages": None, "kv_memory": 1000}, CapacityError),
+        ({"kv_pages": None, "kv_memory": 1 << 50}, CapacityError),
+        ({"kv_pages": 1 << 40}, CapacityError),
+        ({"max_num_tokens": 1 << 40}, CapacityError),
         ({"max_model_len": 513}, OptionError),
         ({"max_model_len": 500, "kv_pages": 60}, CapacityError),
         ({"chunk_size": 64}, OptionError),

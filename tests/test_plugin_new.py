@@ -52,6 +52,20 @@ def test_bad_names_are_refused(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["new", "example"])
+def test_a_folder_that_cannot_be_written_is_named(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback, where a file stands in the folder's way."""
+    (tmp_path / "file").touch()
+    place = str(tmp_path / "file" / "x")
+    argv = ["new", "mine", "--dir", place] if command == "new" else ["example", "ouro", place]
+    assert main(["plugin", *argv]) == 2
+    told = capsys.readouterr().err
+    assert "Not a directory" in told
+    assert "Fix: another" in told
+
+
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Guards a package that somebody has worked on, and the names of installed plugins."""
     assert main(["plugin", "new", "mine", "--dir", str(tmp_path)]) == 0

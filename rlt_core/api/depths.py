@@ -37,7 +37,8 @@ class DepthReader:
     def read(self, params: SamplingParams, num_outputs: int) -> Depths:
         """Loops, bounds and policy parameters; RequestError naming what does not fit."""
         report = self._report
-        loops = report.loops if params.loops is None else params.loops
+        # An engine of --max-depth serves a model that takes any number at that depth.
+        loops = min(report.loops, report.max_depth) if params.loops is None else params.loops
         if loops > report.max_depth:
             raise RequestError(
                 "loops", f"{loops} is out of range: it must be 1 to {report.max_depth}"
@@ -95,7 +96,9 @@ class DepthReader:
         if trace is None and not takes:
             return None
         if not takes:
-            raise RequestError("trace", self._no_such_param(use_policy, []))
+            names = [spec.name for spec in self._report.exit_params] if use_policy else []
+            fix = "\nFix: --exit-policy trace"
+            raise RequestError("trace", self._no_such_param(use_policy, names) + fix)
         if trace is None:
             raise RequestError(
                 "trace",

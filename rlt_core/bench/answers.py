@@ -16,7 +16,7 @@ class Answered:
     """One request, in seconds from the start of the load. arrived: when it was due, not when a
     place among the open ones was found for it: waiting for one counts. came: (time, tokens) of
     each piece of the answer. num_loops: the sum of the exit depths, None where they are unknown.
-    error: its kind, None where all tokens came."""
+    error: its kind, None where all tokens came; detail: what was said of it."""
 
     arrived: float
     prompt_len: int
@@ -25,6 +25,7 @@ class Answered:
     ended: float = 0.0
     num_loops: int | None = None
     error: str | None = None
+    detail: str = ""
 
     @property
     def made(self) -> int:

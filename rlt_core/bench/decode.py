@@ -36,6 +36,7 @@ from rlt_core.runtime.batch import I64
 from rlt_core.schedule.request import EngineRequest
 
 # (context, batch) of DESIGN section 8.
+CPU_GRID = ((64, 1), (64, 8))
 GRID = (*((1024, batch) for batch in (1, 8, 32, 64, 128)), *((128, b) for b in (1, 32, 128)))
 WARM_TOKENS = 4
 PROFILED_TICKS = 50

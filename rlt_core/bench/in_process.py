@@ -42,4 +42,4 @@ class InProcess:
                     if increment.token_ids:
                         yield Piece(len(increment.token_ids), increment.exit_depths)
         except RltError as error:
-            raise AskError(type(error).__name__) from error
+            raise AskError(type(error).__name__, str(error)) from error

@@ -14,7 +14,12 @@ from rlt_core.bench.offered import Ask, Served
 
 
 class AskError(Exception):
-    """A request that got no whole answer; the text is its kind, the same for all of one kind."""
+    """A request that got no whole answer; the text is its kind, the same for all of one kind, and
+    detail what was said of this one."""
+
+    def __init__(self, kind: str, detail: str = "") -> None:
+        super().__init__(kind)
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class OpenLoad:
             if found.made != ask.num_tokens:
                 found.error = "fewer tokens than asked for"
         except AskError as error:
-            found.error = str(error)
+            found.error, found.detail = str(error), error.detail
         found.ended = self._now()
         self._progress()
         return found

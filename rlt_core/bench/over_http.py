@@ -65,13 +65,14 @@ class OverHttp:
             ) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
-                    raise AskError(f"{answer.status_code} {_code(answer.text)}")
+                    kind = f"{answer.status_code} {_field(answer.text, 'code')}"
+                    raise AskError(kind, _field(answer.text, "message"))
                 async for line in answer.aiter_lines():
                     piece = _piece(line)
                     if piece is not None:
                         yield piece
         except self._errors as error:
-            raise AskError(type(error).__name__) from error
+            raise AskError(type(error).__name__, str(error)) from error
 
     def _body(self, ask: Ask) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -97,7 +98,7 @@ class OverHttp:
             reason = f"{path}: {str(error) or type(error).__name__}"
             raise OptionError("--url", self._url, reason) from error
         if answer.status_code != 200:
-            reason = f"{path} answered {answer.status_code} {_code(answer.text)}"
+            reason = f"{path} answered {answer.status_code} {_field(answer.text, 'code')}"
             fix = "Fix: --api-key" if answer.status_code == 401 else None
             raise OptionError("--url", self._url, reason, fix)
         return answer.json()
@@ -115,9 +116,9 @@ def _piece(line: str) -> Piece | None:
     return Piece(len(tokens), choice.get("exit_depths")) if tokens else None
 
 
-def _code(text: str) -> str:
-    """The code of an error's body."""
+def _field(text: str, name: str) -> str:
+    """The code or the message of an error's body."""
     try:
-        return str(json.loads(text)["error"]["code"])
+        return str(json.loads(text)["error"][name])
     except (ValueError, KeyError, TypeError):
         return "without a reason"

@@ -59,7 +59,8 @@ async def _measure(plan: ServePlan, target: Target, progress: Callable[[], objec
     warm = OpenLoad(target, plan.concurrency, lambda: None)
     for one in await warm.run(warm_up(plan.offer, served, plan.num_warm)):
         if one.error is not None:
-            raise RltError(f"a request of the warm-up got no answer: {one.error}")
+            why = f"{one.error}: {one.detail}" if one.detail else one.error
+            raise RltError(f"a request of the warm-up got no answer: {why}")
     load = OpenLoad(target, plan.concurrency, progress)
     answers = await load.run(asks)
     return ServeResult(

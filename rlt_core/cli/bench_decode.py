@@ -50,7 +50,7 @@ def decode(
     device: options.Device = "cpu",
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
-    graphs: shared.Graphs = None,
+    graphs: options.Graphs = None,
     page_size: options.PageSize = None,
     max_num_tokens: shared.NumRows = None,
     ignore_config: options.IgnoreConfig = None,
@@ -65,7 +65,7 @@ def decode(
 
     Prompts are random tokens, every token takes all loops, greedy, no stop id. The floor is the
     bytes that must move over the read bandwidth measured in the same run. Default grid: context
-    1024 with batches 1, 8, 32, 64, 128, context 128 with 1, 32, 128.
+    1024 with batches 1, 8, 32, 64, 128, context 128 with 1, 32, 128; on a CPU context 64 with 1, 8.
     """
     import torch
 
@@ -89,7 +89,7 @@ def decode(
         page_size=page_size,
         num_rows=max_num_tokens,
     )
-    registry, points = discover(), grid(context, batch, new_tokens)
+    registry, points = discover(), grid(context, batch, new_tokens, on_gpu=setting.on_gpu)
     plan = check_setting(setting, registry)
     for point in points:
         check_length(plan, "--context", point.context, point.context + new_tokens)
@@ -126,14 +126,17 @@ def decode(
         print_columns(table(results))
 
 
-def grid(contexts: Sequence[int] | None, batches: Sequence[int] | None, new: int) -> list[Point]:
+def grid(
+    contexts: Sequence[int] | None, batches: Sequence[int] | None, new: int, *, on_gpu: bool
+) -> list[Point]:
     """Every context with every batch; the default grid where neither is given."""
-    from rlt_core.bench.decode import GRID, Point
+    from rlt_core.bench.decode import CPU_GRID, GRID, Point
 
-    pairs = list(GRID)
+    default = GRID if on_gpu else CPU_GRID
+    pairs = list(default)
     if contexts or batches:
-        every_context = contexts or dict.fromkeys(context for context, _ in GRID)
-        pairs = list(product(every_context, batches or dict.fromkeys(b for _, b in GRID)))
+        every_context = contexts or dict.fromkeys(context for context, _ in default)
+        pairs = list(product(every_context, batches or dict.fromkeys(b for _, b in default)))
     return [Point(context=context, batch=batch, new_tokens=new) for context, batch in pairs]
 
 

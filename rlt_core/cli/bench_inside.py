@@ -53,7 +53,7 @@ def trace(
     device: options.Device = "cpu",
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
-    graphs: shared.Graphs = None,
+    graphs: options.Graphs = None,
     ignore_config: options.IgnoreConfig = None,
     seed: shared.Seed = 0,
 ) -> None:
@@ -93,7 +93,7 @@ def profile(
     device: options.Device = "cpu",
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
-    graphs: shared.Graphs = None,
+    graphs: options.Graphs = None,
     ignore_config: options.IgnoreConfig = None,
     seed: shared.Seed = 0,
     as_json: shared.JsonLines = False,

@@ -76,7 +76,7 @@ def pipeline(
     device: options.Device = "cpu",
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
-    graphs: shared.Graphs = None,
+    graphs: options.Graphs = None,
     page_size: options.PageSize = None,
     max_num_tokens: shared.NumRows = None,
     ignore_config: options.IgnoreConfig = None,

@@ -55,7 +55,7 @@ def prefill(
     device: options.Device = "cpu",
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
-    graphs: shared.Graphs = None,
+    graphs: options.Graphs = None,
     page_size: options.PageSize = None,
     ignore_config: options.IgnoreConfig = None,
     repeat: shared.Repeat = 3,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,10 +21,6 @@ RandomWeights = Annotated[
         metavar="CONFIG_DIR",
         help="A folder that holds a config.json alone; the weights are drawn on the device.",
     ),
-]
-Graphs = Annotated[
-    OnOff | None,
-    typer.Option("--graphs", help="The tick as CUDA graphs; default: on with a GPU."),
 ]
 NumRows = Annotated[
     int | None,
@@ -44,7 +40,7 @@ def make_setting(
     seed: int,
     ops: Sequence[str] | None,
     exact: OnOff,
-    graphs: OnOff | None,
+    graphs: bool | None,
     ignore_config: Sequence[str] | None,
     **parts: Any,
 ) -> Setting:
@@ -57,7 +53,7 @@ def make_setting(
         random_weights=None if random_weights is None else seed,
         ops=parse_ops(ops),
         exact=exact is OnOff.ON,
-        graphs=None if graphs is None else graphs is OnOff.ON,
+        graphs=graphs,
         ignore_config=tuple(ignore_config or ()),
         **parts,
     )
@@ -68,7 +64,7 @@ def check_weights(model: str | None, random_weights: str | None) -> None:
     if model is not None and random_weights is not None:
         reason = f"the model {model} is given too, with weights of its own"
         raise OptionError("--random-weights", random_weights, reason, "Fix: give one of them")
-    if random_weights is not None and not Path(random_weights).is_dir():
+    if random_weights is not None and not os.path.isdir(random_weights):
         # Else a name would mean an installed model's demo, which has weights.
         reason = "there is no such folder"
         fix = "Fix: name a folder that holds the model's config.json"

@@ -73,7 +73,7 @@ def wavefront(
     device: options.Device = "cpu",
     dtype: options.Dtype = None,
     exact: options.Exact = OnOff.ON,
-    graphs: shared.Graphs = None,
+    graphs: options.Graphs = None,
     page_size: options.PageSize = None,
     ignore_config: options.IgnoreConfig = None,
     repeat: shared.Repeat = 3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,8 +90,10 @@ class RunRequest:
         try:
             return find_model_folder(self.model)
         except CheckpointError as error:
-            has_prompt = self.prompt or self.prompts or self.token_ids
-            if self.model is None or Path(self.model).exists() or has_prompt:
+            # A name with white space is a prompt, whatever else was given.
+            given = self.prompt or self.prompts or self.token_ids
+            has_prompt = given and not _has_space(self.model or "")
+            if self.model is None or os.path.exists(self.model) or has_prompt:
                 raise
             hint = f"or, if it is a prompt for the demo: rlt run --prompt {self.model!r}"
             fix = "\n".join(part for part in (error.fix, hint) if part)
@@ -104,11 +107,15 @@ class RunRequest:
             return False
         if not name:
             return True
-        if name.startswith(_PATH_STARTS) or Path(name).exists():
+        if name.startswith(_PATH_STARTS) or os.path.exists(name):
             return False
         if name in {spec.id for spec in discover().all(ModelSpec)}:
             return False
-        return any(char.isspace() for char in name)
+        return _has_space(name)
+
+
+def _has_space(text: str) -> bool:
+    return any(char.isspace() for char in text)
 
 
 def read_ids(option: str, text: str) -> list[int]:

@@ -114,7 +114,6 @@ def _engine(values: Mapping[str, Any], plan: ServePlan) -> dict[str, Any]:
         "exact": values["exact"] is OnOff.ON,
         "ignore_config": values["ignore_config"] or (),
         **{name: values[name] for name in _PARTS + _SIZES},
-        "graphs": None if values["graphs"] is None else values["graphs"] is OnOff.ON,
     }
 
 

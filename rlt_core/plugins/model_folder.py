@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -63,7 +64,7 @@ def find_checkpoint(name: str | None, model: str | None, registry: Registry) -> 
     chosen = registry.get(ModelSpec, model) if model else None
     if name is None:
         return _demo(chosen or _demo_model(registry), registry, named=chosen is not None)
-    if not Path(name).exists():
+    if not os.path.exists(name):  # Path.exists raises for names that are too long
         by_id = [spec for spec in registry.all(ModelSpec) if spec.id == name]
         if by_id:
             return _demo(chosen or by_id[0], registry, named=True)
@@ -75,8 +76,8 @@ def find_checkpoint(name: str | None, model: str | None, registry: Registry) -> 
 def read_config(path: str) -> dict[str, object]:
     """config.json of a checkpoint folder. Raises CheckpointError."""
     file = Path(path) / CONFIG
-    if not file.is_file():
-        there = sorted(entry.name for entry in Path(path).iterdir())[:5]
+    if not os.path.isfile(file):
+        there = sorted(_entries(Path(path)))[:5]
         held = f"it holds {', '.join(there)}" if there else "it is empty"
         raise CheckpointError(path, f"the folder has no {CONFIG} ({held})", _FOLDER_FIX)
     try:
@@ -141,9 +142,9 @@ def _demo(model: ModelSpec, registry: Registry, *, named: bool) -> Checkpoint:
 
 def _folder(name: str, registry: Registry) -> Path:
     path = Path(name).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         return path
-    if path.exists():
+    if os.path.exists(path):
         parent = path.parent if path.name == CONFIG else None
         raise CheckpointError(
             name,
@@ -153,12 +154,21 @@ def _folder(name: str, registry: Registry) -> Path:
     raise CheckpointError(name, "there is no such model folder", _missing_fix(name, path, registry))
 
 
+def _entries(folder: Path) -> list[str]:
+    """Names in a folder. Raises CheckpointError where it may not be read."""
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+        raise CheckpointError(str(folder), reason, "Fix: check its permissions") from error
+
+
 def _missing_fix(name: str, path: Path, registry: Registry) -> str:
     parts = Path(name).parts
-    if len(parts) == 2 and not path.parent.is_dir() and not path.is_absolute():
+    if len(parts) == 2 and not os.path.isdir(path.parent) and not path.is_absolute():
         # rlt opens no connection by itself: a checkpoint is downloaded on purpose.
         return f"Fix: download it first: hf download {name} --local-dir {parts[1]}"
-    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    siblings = _entries(path.parent) if os.path.isdir(path.parent) else []
     names = [*siblings, *(spec.id for spec in registry.all(ModelSpec))]
     near = get_close_matches(path.name, names, n=1)
     if near:

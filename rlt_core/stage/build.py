@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,7 +44,8 @@ class Parts:
 def build_engine(config: StageConfig, registry: Registry | None = None) -> BuiltEngine:
     """A running engine; see `build_parts`."""
     parts = build_parts(config, registry)
-    scheduler = Scheduler(parts.plan, parts.sizes.engine, parts.kv)
+    with _short_of_memory(parts.plan, parts.sizes):
+        scheduler = Scheduler(parts.plan, parts.sizes.engine, parts.kv)
     report = _report(parts.plan, parts.sizes)
     return BuiltEngine(engine=Engine(scheduler, parts.executor), report=report)
 
@@ -77,17 +79,31 @@ def build_parts(
     model = model or _load_model(plan, dtype, config.random_weights)
     weight_bytes = sum(tensor.nbytes for tensor in model.weight_table().values())
     sizes = replace(sizes, engine=replace(sizes.engine, weight_bytes=weight_bytes))
-    try:
+    with _short_of_memory(plan, sizes):
         executor = Executor(plan, sizes.engine, kv, model, layout)
         if before_capture is not None:
             before_capture(executor)
         _make_ready(executor, plan)
-    except torch.OutOfMemoryError as error:
-        raise CapacityError(
-            f"{plan.device} has no room for the KV pool, {sizes.engine.num_slots} requests and "
-            "what ticks need\nFix: a smaller --kv-memory or --max-num-seqs, or --no-graphs"
-        ) from error
     return Parts(plan=plan, kv=kv, sizes=sizes, model=model, executor=executor)
+
+
+@contextmanager
+def _short_of_memory(plan: Plan, sizes: Sizes) -> Iterator[None]:
+    """What torch and numpy raise where an array does not fit, as a CapacityError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch says it on a GPU by a kind of its own, and on a CPU in words.
+        by_kind = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not by_kind and "allocate memory" not in str(error):
+            raise
+        engine = sizes.engine
+        fewer = "--kv-memory, --max-num-seqs or --max-num-tokens"
+        raise CapacityError(
+            f"{plan.device} has no room for the KV pool, {engine.num_slots} requests, "
+            f"{engine.num_places} prompt rows and what ticks need\n"
+            f"Fix: a smaller {fewer}{', or --no-graphs' if plan.graphs else ''}"
+        ) from error
 
 
 def _make_ready(executor: Executor, plan: Plan) -> None:

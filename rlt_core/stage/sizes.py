@@ -122,12 +122,14 @@ def _num_pages(
     config: StageConfig, plan: Plan, kv: KVPlan, counts: tuple[int, int], notes: list[str]
 ) -> int:
     """counts: slots and prompt rows."""
+    free = _free_memory(plan.device)
     if config.kv_pages is not None:
         check_num_pages(kv, config.kv_pages)
+        _check_room("--kv-pages", config.kv_pages, config.kv_pages * kv.page_bytes, free)
         return config.kv_pages
     if config.kv_memory is not None:
+        _check_room("--kv-memory", config.kv_memory, config.kv_memory, free)
         return num_pages_for_budget(kv, config.kv_memory)
-    free = _free_memory(plan.device)
     budget = min(KV_BYTES, free // 4)
     if plan.device.startswith("cuda"):
         kept = _kept_bytes(plan, *counts, min(MAX_LEN, plan.shape.max_positions))
@@ -138,6 +140,14 @@ def _num_pages(
     rows = len(page_rows(kv, kv.max_depth, "prompt"))
     most = 1 + counts[0] * rows * -(-longest // kv.page_size)
     return min(most, num_pages_for_budget(kv, budget))
+
+
+def _check_room(option: str, asked: int, num_bytes: int, free: int) -> None:
+    if num_bytes > free:
+        raise CapacityError(
+            f"{option} {asked}: {num_bytes / 2**20:,.0f} MiB of KV; {free / 2**20:,.0f} MiB free"
+            f"\nFix: a smaller {option}, or none: the pool then takes what is there"
+        )
 
 
 def _swap_pages(

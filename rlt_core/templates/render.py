@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -26,7 +27,7 @@ def write_plugin(name: str, parent: Path, *, taken: Collection[str] = ()) -> Pat
         reason = "is the name of an installed plugin or model; two of a name refuse each other"
         raise OptionError("NAME", name, reason)
     folder = parent / f"rlt-{name}"
-    if folder.exists():
+    if os.path.exists(folder):
         reason = "is there already; nothing was written"
         raise OptionError("--dir", str(folder), reason, "Fix: another name, or another --dir")
     module = name.replace("-", "_")
@@ -36,14 +37,19 @@ def write_plugin(name: str, parent: Path, *, taken: Collection[str] = ()) -> Pat
         _CLASS: "".join(part.capitalize() for part in module.split("_")),
         _TEMPLATE: name,
     }
-    _copy(Path(__file__).parent / f"rlt_{_TEMPLATE}", folder, names)
+    try:
+        _copy(Path(__file__).parent / f"rlt_{_TEMPLATE}", folder, names)
+    except OSError as error:
+        reason = f"{folder} cannot be written: {error.strerror}"
+        raise OptionError("--dir", str(parent), reason, "Fix: another --dir") from error
     return folder
 
 
 def _checked(name: str) -> str:
     short = name.removeprefix("rlt-").removeprefix("rlt_")
     if not _NAME.fullmatch(short):
-        reason = "is no name of a plugin: small letters, digits and single dashes, a letter first"
+        rule = "small letters, digits, single dashes or underscores, a letter first"
+        reason = f"is no name of a plugin: {rule}"
         near = re.sub(r"[^a-z0-9]+", "-", short.lower()).strip("-")
         fix = f"Fix: rlt plugin new {near}" if _NAME.fullmatch(near) else None
         raise OptionError("NAME", name, reason, fix)

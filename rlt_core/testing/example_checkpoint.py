@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from rlt_core.contract.errors import OptionError, RltError
@@ -38,14 +39,18 @@ def write_example(
             f"{source} gives no example of '{model}': ModelSpec.example is None\n"
             "Fix: a function that returns a small config.json, as docs/writing_a_plugin.md shows"
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         raise OptionError("DIR", str(folder), "is there already; nothing was written")
     config = dict(load_object(spec.example, source)())
     shape = load_object(spec.reader, source)(config, str(folder / CONFIG), frozenset())
     kind = getattr(torch, shape.dtype)
     built = load_object(spec.factory, source)(shape, device=torch.device("cpu"), dtype=kind)
     random_weights(built, seed)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"cannot be made: {error.strerror}"
+        raise OptionError("DIR", str(folder), reason, "Fix: another folder") from error
     tensors = {name: t.contiguous().clone() for name, t in built.weight_table().items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
