@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +284,12 @@ def test_an_op_option_has_two_sides(text: str) -> None:
     """Guards `--op` against a pair that means nothing."""
     with pytest.raises(OptionError):
         parse_ops([text])
+
+
+def test_output_that_is_closed_is_no_fault() -> None:
+    """`rlt plugins >&-` ended in a traceback: Python has no stdout then."""
+    code = (
+        "import sys; sys.stdout = None; from rlt_core.cli import main; sys.exit(main(['plugins']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (0, "")

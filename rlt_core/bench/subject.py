@@ -136,7 +136,7 @@ def _check_memory(plan: Plan, kv: KVPlan, num_pages: int) -> None:
     if free is not None and needed > free:
         raise CapacityError(
             f"the residents' KV takes {needed / 2**30:,.1f} GiB, and {plan.device} has "
-            f"{free / 2**30:,.1f} GiB free\nFix: fewer residents, or a smaller --context"
+            f"{free / 2**30:,.1f} GiB free\nFix: fewer or shorter requests"
         )
 
 

@@ -34,7 +34,7 @@ def host(
         list[int] | None, typer.Option("--slots", min=1, help="Resident requests; repeatable.")
     ] = None,
     ticks: Annotated[int, typer.Option("--ticks", min=1, help="Ticks to time.")] = 2000,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of depths and prompts.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of depths and prompts.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Time the host's work for one tick, the device's excluded.

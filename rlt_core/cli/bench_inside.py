@@ -62,6 +62,7 @@ def trace(
     Requests join one after the other while earlier ones decode; exit depths are drawn.
     """
     values: dict[str, Any] = dict(locals())
+    options.check_place("FILE", file)
     from rlt_core.bench.short_load import opened_for, run_load
     from rlt_core.bench.trace import TracedExecutor, write_trace
     from rlt_core.schedule.engine import Engine

@@ -100,8 +100,11 @@ def serve(
     is greedy and has exactly the tokens that were drawn for it.
     """
     values: dict[str, Any] = dict(locals())
-    if plot is not None and plot.suffix != ".svg":
-        raise OptionError("--plot", str(plot), "plots are SVG files", "Fix: a name ending in .svg")
+    if plot is not None:
+        if plot.suffix != ".svg":
+            fix = "Fix: a name ending in .svg"
+            raise OptionError("--plot", str(plot), "plots are SVG files", fix)
+        options.check_place("--plot", plot)
     if url is not None and (model is not None or random_weights is not None):
         raise OptionError("--url", url, "the server has its model", "Fix: leave the model out")
     from rlt_core.cli.serve_load import make_plan, measured, print_summary
@@ -111,6 +114,9 @@ def serve(
         steps.begin(f"{lengths}, {rate:g} requests a second")
         result, recorder = measured(values, plan, steps.done)
     recorder.add({"served": result.served.name, **result.summary.as_dict()})
+    if not as_json:
+        typer.echo(recorder.heading())
+        print_summary(result.summary, plan.limits)
     if plot is not None:
         from rlt_core.bench.answers import samples
         from rlt_core.bench.svg import write_plot
@@ -118,6 +124,3 @@ def serve(
         whole = [one for one in result.answers if one.error is None]
         title = f"{result.served.name}: {lengths}, {rate:g} requests a second, {len(whole)} answers"
         write_plot(plot, title, samples(whole))
-    if not as_json:
-        typer.echo(recorder.heading())
-        print_summary(result.summary, plan.limits)

@@ -129,7 +129,8 @@ def wavefront(
         check_setting(setting_of(setting, mode), registry)
         longest = max(one.total for one in scene.lengths(plan, mode.chunk_size, rows))
         fix = "Fix: less of --prompt-len, --prompts, --context, --quiet or --every; larger chunks"
-        check_length(plan, "--prompt-len", scene.prompt_len, longest, fix)
+        larger = ("--prompt-len", scene.prompt_len), ("--context", scene.context)
+        check_length(plan, *max(larger, key=lambda option: option[1]), longest, fix)
     given = {"strategy": strategy, "repeat": repeat, "seed": seed}
     recorder = Recorder.of("wavefront", setting, plan, registry, given, as_json=as_json)
     results = measured(WavefrontBench(setting, registry, repeat=repeat), scene, compared, recorder)

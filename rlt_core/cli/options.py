@@ -6,8 +6,10 @@ The names after the dashes are those of `api.engine_options.stage_config` and `p
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -106,13 +108,23 @@ IgnoreConfig = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def check_place(option: str, file: Path) -> None:
+    """OptionError where a file cannot be written, before the work that fills it."""
+    if not os.access(file.parent, os.W_OK):
+        reason = f"the folder {file.parent} is not there, or cannot be written"
+        raise OptionError(option, str(file), reason, "Fix: another folder")
+
+
+_OPS = "Fix: rlt plugins --ops lists operators and candidates"
+
+
 def parse_ops(given: Sequence[str] | None) -> dict[str, str]:
     """["linear=torch.linear"] as a dict. Raises OptionError."""
     pairs = {}
     for text in given or ():
         op, equals, candidate = text.partition("=")
         if not (op and equals and candidate):
-            raise OptionError("--op", text, "is not of the form OP=CANDIDATE", "Fix: rlt plugins")
+            raise OptionError("--op", text, "is not of the form OP=CANDIDATE", _OPS)
         pairs[op] = candidate
     return pairs
 

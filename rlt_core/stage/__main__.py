@@ -83,7 +83,8 @@ def _read_config(path: str) -> StageConfig:
 
 def _keep_stdout_clean() -> None:
     # The client's stdout may be a pipe of JSON; a library that prints must not reach it.
-    sys.stdout.flush()
+    if sys.stdout is not None:  # a caller may have closed it
+        sys.stdout.flush()
     os.dup2(2, 1)
 
 
