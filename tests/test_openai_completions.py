@@ -334,3 +334,10 @@ def test_many_clients_at_once(client: OpenAI, llm: LLM) -> None:
     for thread in threads:
         thread.join(30)
     assert found == [wanted[i % 2][1:] for i in range(len(found))]
+
+
+def test_a_request_that_never_fits_is_not_told_to_come_again(client: OpenAI) -> None:
+    """Each prompt alone fitted the queue, all together never: 429 with Retry-After, for ever."""
+    with pytest.raises(openai.BadRequestError, match="48 answers .* at most 40 fit") as found:
+        create(client, [PROMPT] * 8, n=6, max_tokens=1)
+    assert found.value.param == "prompt"

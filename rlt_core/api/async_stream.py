@@ -57,6 +57,11 @@ class AsyncStream:
                 raise
         return self
 
+    def check_whole(self, num_answers: int) -> None:
+        """RequestError where so many answers, of this stream and others with it, never fit the
+        queue: who opened some of them would be told to come again, for ever."""
+        self._requests.bound.check_whole(num_answers)
+
     @property
     def times(self) -> StreamTimes:
         """When the request came, grew and ended."""

@@ -19,6 +19,12 @@ class QueueBound:
         self.limit = num_slots + max_waiting
         self._ends: deque[float] = deque(maxlen=NUM_REMEMBERED)
 
+    def check_whole(self, num_answers: int) -> None:
+        """RequestError where answers that come together, to several prompts, never fit."""
+        if 0 < self.limit < num_answers:  # 0: no stage has served yet
+            reason = f"{num_answers} answers (prompts times n); at most {self.limit} fit the queue"
+            raise RequestError("prompt", reason)
+
     def check(self, num_open: int, num_more: int) -> None:
         """BusyError where more answers do not fit now, RequestError where they never do."""
         if num_more > self.limit:

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from rlt_core.api.async_stream import AsyncStream
 from rlt_core.api.outputs import Increment
+from rlt_core.server.openai.renamed import Renamed
 
 _WAITING = 64  # increments that may wait for a slow reader
 
@@ -15,20 +16,22 @@ _WAITING = 64  # increments that may wait for a slow reader
 class Streams:
     """Opens all or none; leaving it aborts what still runs.
 
-    The errors are those of `AsyncStream.open` and of its iteration.
+    names: where each prompt is in the request, as errors say it. The errors are those of `AsyncStream.open` and of its iteration.
     """
 
-    def __init__(self, streams: Sequence[AsyncStream]) -> None:
-        self._streams = streams
+    def __init__(self, streams: Sequence[AsyncStream], names: Sequence[str]) -> None:
+        self._streams, self._names = streams, names
 
     def __getitem__(self, place: int) -> AsyncStream:
         return self._streams[place]
 
     async def open(self) -> Streams:
         """Sends all requests; itself."""
+        self._streams[0].check_whole(sum(stream.params.n for stream in self._streams))
         try:
-            for stream in self._streams:
-                await stream.open()
+            for stream, name in zip(self._streams, self._names, strict=True):
+                with Renamed.prompt(name):
+                    await stream.open()
         except BaseException:
             self.close()
             raise
