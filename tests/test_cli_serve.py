@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ import pytest
 
 from rlt_core.cli import main
 
+ABOVE = "it must be a finite number above 0"
+OPEN = ["--port", "0", "--allow-unauthenticated"]
 SERVE = [sys.executable, "-m", "rlt_core.cli", "serve"]
 
 
@@ -78,10 +82,39 @@ def test_serves_the_demo_and_ends_on_a_signal(sign: signal.Signals, tmp_path: Pa
     said = (tmp_path / "said").read_text()
     assert "the embedded demo is served" in said
     assert "1 API key" in said
+    assert "ending: no answer is in work" in said
     assert "Traceback" not in said
     assert "key-of-the-test" not in said
     for pid in stages:
         assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_ctrl_c_says_what_it_waits_for(tmp_path: Path) -> None:
+    """It printed nothing for up to 30 s, and nobody was told that a second one ends it at once."""
+    said = tmp_path / "said"
+    with started(tmp_path, "--drain-timeout", "60") as (url, process):
+        body = {"prompt": "Ann has 8.", "max_tokens": 400, "ignore_eos": True, "n": 20}
+        statuses: list[int] = []
+
+        def ask() -> None:
+            statuses.append(httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while not httpx.get(f"{url}/v1/engine").json()["state"]["slots_used"]:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        while "ending" not in said.read_text() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        asking.join()
+    (line,) = (line for line in said.read_text().splitlines() if line.startswith("ending"))
+    expected = r"ending: waiting up to 60 s for \d+ answers in work; Ctrl-C again ends at once"
+    assert re.fullmatch(expected, line)
+    assert statuses == [503]
 
 
 @pytest.mark.slow
@@ -119,8 +152,29 @@ def test_a_port_in_use_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
         (["--host", "no.such.host.invalid", "--allow-unauthenticated"], "--host"),
         (["--api-key-file", "/no/such/file"], "--api-key-file"),
         (["--ssl-certfile", "/no/such/file"], "--ssl-certfile"),
-        (["--max-waiting", "-1"], "max_waiting"),
-        (["--request-timeout", "-1"], "--request-timeout"),
+        (["--max-waiting", "-1"], "--max-waiting -1: it must be "),
+        (["--max-num-seqs", "0"], "--max-num-seqs 0: it must be"),
+        (["--request-timeout", "-1"], f"--request-timeout -1.0: {ABOVE}, or 0 for none"),
+        (["--request-timeout", "nan"], f"--request-timeout nan: {ABOVE}, or 0 for none"),
+        (["--request-timeout", "inf"], f"--request-timeout inf: {ABOVE}, or 0 for none"),
+        (["--hang-timeout", "-1"], f"--hang-timeout -1.0: {ABOVE}, or 0 for none"),
+        (["--hang-timeout", "nan"], f"--hang-timeout nan: {ABOVE}, or 0 for none"),
+        (["--drain-timeout", "-1"], "--drain-timeout -1.0: it must be a finite number, 0 or more"),
+        (["--drain-timeout", "nan"], "--drain-timeout nan: it must be a finite number, 0 or more"),
+        (["--drain-timeout", "inf"], "--drain-timeout inf: it must be a finite number, 0 or more"),
+        (["--served-model-name", ""], "--served-model-name '': it must be what requests say"),
+        (["--served-model-name", " a"], "--served-model-name ' a': it must be what requests say"),
+        (["--cors-origin", "foo"], "--cors-origin 'foo': it must be scheme://host"),
+        (["--cors-origin", ""], "--cors-origin '': it must be scheme://host"),
+        (["--cors-origin", "https://a.example/"], "without a path"),
+        (["--cors-origin", "https://A.example"], "in lower case"),
+        (["--otlp-endpoint", "foo"], "--otlp-endpoint 'foo': it must be a URL, as http://"),
+        (["--otlp-endpoint", "localhost:4318"], "it must be a URL, as http://"),
+        (["--otlp-endpoint", "http://a:b"], "it must be a URL, as http://"),
+        (
+            ["--host", "192.0.2.1", *OPEN],
+            "--host '192.0.2.1': no address of this machine\nFix: --host",
+        ),
         (["/no/such/model"], "no such model folder"),
         (["--kv-layout", "none"], "none"),
     ],
@@ -128,7 +182,9 @@ def test_a_port_in_use_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_options_are_one_error(
     options: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong option was found after the weights had been read, or by a traceback."""
+    """A wrong option was found after the weights had been read, by a traceback, or never (nan, a
+    name that no request can say, an origin that no browser sends); or as a Python field, or as the
+    port's fault where the host was wrong."""
     assert main(["serve", *options]) == 2
     err = capsys.readouterr().err
     assert text in err

@@ -250,7 +250,7 @@ def test_errors(client: OpenAI, server: RunningServer) -> None:
         ({"extra_body": {"stop_token_ids": [49]}}, "stop_token_ids"),
         ({"logit_bias": {"49": 1}}, "logit_bias"),
         ({"extra_body": {"exit_policy": "entropy"}}, "exit_policy"),
-        ({"extra_body": {"extra": {"state_scale": 1}}}, "state_scale"),
+        ({"extra_body": {"extra": {"state_scale": 1}}}, "extra.state_scale"),
     ):
         error = refused(client, **fields)
         assert (error.status_code, error.param) == (400, param), error

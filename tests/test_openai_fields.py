@@ -188,7 +188,7 @@ BAD_SHARED: list[tuple[dict[str, Any], str]] = [
     ({"loops": 0}, "loops"),
     ({"exit_threshold": math.nan}, "exit_threshold"),
     ({"extra": {"table": "/etc/passwd"}}, "extra.table"),
-    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured"),
+    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
     ({"structured_outputs": {"json": {"a": math.nan}}}, "structured_outputs.json"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"foo": 1}}, "stream_options.foo"),

@@ -13,7 +13,7 @@ from rlt_core.contract.errors import CheckpointError, RequestError
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
 DEFAULT, WITH_TOOLS = "default", "tool_use"
-_GIVE_ONE = 'Fix: --chat-template FILE, or LLM.chat(..., chat_template="FILE")'
+_GIVE_ONE = 'Fix: --chat-template FILE (rlt run, rlt serve), or LLM.chat(..., chat_template="FILE")'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,11 @@ def named_templates(value: object, source: str) -> dict[str, ChatTemplate]:
 def choose_template(
     named: Mapping[str, ChatTemplate], given: object, *, has_tools: bool, owner: str
 ) -> ChatTemplate:
-    """The template of one call: a file, a name, a template's text, or the checkpoint's own (with
-    tools its `tool_use` where it has one). CheckpointError when it has none."""
+    """The template of one call: a file, a name, a template's text, one that was chosen before, or
+    the checkpoint's own (with tools its `tool_use` where it has one). CheckpointError when it has
+    none."""
+    if isinstance(given, ChatTemplate):
+        return given
     if isinstance(given, os.PathLike):
         return _from_user(Path(given))
     if isinstance(given, str):
@@ -74,7 +77,8 @@ def choose_template(
         return named[DEFAULT]
     if named:
         reason = f"no chat template is named '{DEFAULT}'; there are {', '.join(sorted(named))}"
-        raise CheckpointError(owner, reason, 'Fix: --chat-template NAME, or chat_template="NAME"')
+        fix = 'Fix: --chat-template NAME (rlt run, rlt serve), or chat_template="NAME"'
+        raise CheckpointError(owner, reason, fix)
     reason = f"it has no chat template (no {FILE}, and none in {CONFIG})"
     raise CheckpointError(owner, reason, _GIVE_ONE)
 

@@ -64,6 +64,12 @@ def serve(
     max_tokens: Annotated[
         int | None, typer.Option(help="The most tokens an answer may ask for.")
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Another chat template, or one of the checkpoint's by name."
+        ),
+    ] = None,
     tool_parser: Annotated[
         str | None,
         typer.Option(
@@ -169,6 +175,7 @@ _SERVER = (
     "max_body_bytes",
     "max_prompts",
     "max_tokens",
+    "chat_template",
     "tool_parser",
     "log_prompts",
     "otlp_endpoint",

@@ -47,19 +47,21 @@ class RltApp(FastAPI):
 
 def create_app(llm: AsyncLLM, settings: ServerSettings) -> FastAPI:
     """The application. Starts and ends nothing: `llm` may be started before or after, and is
-    unready till then. It counts what passes through `llm`. RltError for a tool parser that is not
-    there."""
+    unready till then. It counts what passes through `llm`. RltError for a tool parser or a chat
+    template that is not there."""
     names = settings.served_names or (llm.name,)
     metrics = ServerMetrics(names[0])
     llm.observe(metrics)
     # No /docs: its page loads scripts from another host.
     app = RltApp(title="rlt", version=metadata.version("rlt-core"), docs_url=None, redoc_url=None)
-    parser = settings.tool_parser
+    parser, template = settings.tool_parser, settings.chat_template
     app.state.context = ServerContext(
         llm=llm,
         settings=settings,
         metrics=metrics,
         tool_format=None if parser is None else named_format(parser),
+        # Read once: a file that is gone, or changed, while it serves changes no answer.
+        chat_template=None if template is None else llm.chat.template(template),
     )
     for router in ROUTERS:
         app.include_router(router)

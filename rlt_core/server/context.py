@@ -9,6 +9,7 @@ from typing import cast
 from starlette.requests import HTTPConnection
 
 from rlt_core.api.async_llm import AsyncLLM
+from rlt_core.api.chat_templates import ChatTemplate
 from rlt_core.server.metrics import ServerMetrics
 from rlt_core.server.settings import ServerSettings
 from rlt_core.server.tool_calls.parts import ToolFormat
@@ -17,18 +18,26 @@ from rlt_core.server.tool_calls.parts import ToolFormat
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
     """One application's; `created` is when it was made, in seconds since 1970. tool_format: how the
-    model writes tool calls; None for what its chat template shows."""
+    model writes tool calls; None for what its chat template shows. chat_template: what writes
+    conversations; None for the checkpoint's own."""
 
     llm: AsyncLLM
     settings: ServerSettings
     metrics: ServerMetrics
     tool_format: ToolFormat | None = None
+    chat_template: ChatTemplate | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def names(self) -> tuple[str, ...]:
         """What the model is called in requests; the first is what answers say."""
         return self.settings.served_names or (self.llm.name,)
+
+    @property
+    def has_chat(self) -> bool:
+        """Whether conversations can be written."""
+        given = self.chat_template is not None and self.llm.tokenizer is not None
+        return given or self.llm.chat.available
 
 
 def context_of(connection: HTTPConnection) -> ServerContext:

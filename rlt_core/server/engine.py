@@ -107,7 +107,7 @@ def _facts(context: ServerContext, report: StageReport) -> EngineFacts:
         exit_params=[_param(p, report) for p in report.exit_params if p.kind in ("float", "int")],
         max_model_len=report.max_len,
         max_tokens=report.max_len if limit is None else min(limit, report.max_len),
-        has_chat=context.llm.chat.available,
+        has_chat=context.has_chat,
         device=report.device,
         dtype=report.dtype,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -40,6 +41,10 @@ def bind(settings: ServerSettings) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            reason = "no address of this machine"
+            fix = "Fix: --host 127.0.0.1, or --host 0.0.0.0 for every address that it has"
+            raise OptionError("--host", settings.host, reason, fix) from error
         reason = f"{settings.host} cannot be listened to there: {error.strerror}"
         fix = f"Fix: --port {settings.port + 1 if settings.port < 65535 else 0}, or --port 0"
         raise OptionError("--port", settings.port, reason, fix) from error
@@ -56,12 +61,17 @@ class Service:
     def __init__(self, llm: AsyncLLM, settings: ServerSettings, listening: socket.socket) -> None:
         self._llm, self._settings, self._listening = llm, settings, listening
         self._server = _Server(self._config())
+        self._on_end: Callable[[int], None] = _unsaid
         self._num_signals = 0
         self._ending: asyncio.Task[None] | None = None
 
-    async def run(self, ready: Callable[[], None]) -> int:
+    async def run(
+        self, ready: Callable[[], None], on_end: Callable[[int], None] | None = None
+    ) -> int:
         """Serves until it is told to stop, and gives the exit code; `ready` is called once the
-        model is loaded. An RltError when it cannot be."""
+        model is loaded, `on_end` at the first signal, with the number of answers in work. An
+        RltError when it cannot be."""
+        self._on_end = on_end or _unsaid
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
@@ -88,6 +98,7 @@ class Service:
     def _on_signal(self) -> None:
         self._num_signals += 1
         if self._num_signals == 1:
+            self._on_end(self._llm.num_open)
             self._ending = asyncio.create_task(self._drain())
         elif self._num_signals == 2:
             self._llm.hurry()
@@ -117,6 +128,10 @@ class Service:
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_CLOSE_S,
         )
+
+
+def _unsaid(num_open: int) -> None:
+    """Nobody is told that it ends."""
 
 
 class _Server(uvicorn.Server):

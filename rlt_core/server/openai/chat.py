@@ -28,7 +28,7 @@ class ChatRun:
 
     def __init__(self, serving: Serving, body: ChatRequest) -> None:
         engine, self._body = serving.engine, body
-        prompt = ChatPrompt(body, engine.chat, serving.tool_format)
+        prompt = ChatPrompt(body, engine.chat, serving.tool_format, serving.chat_template)
         self._params = serving.limited(body.params(prompt.form(body, engine.tokenizer)))
         self._heading: dict[str, Any] = asdict(serving.heading("chatcmpl"))
         if body.service_tier is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from rlt_core.api.chat import ChatFormat, Conversation
+from rlt_core.api.chat_templates import ChatTemplate
 from rlt_core.api.structured import Structured
 from rlt_core.api.tokenizer import ChatTokenizer, Tokenizer
 from rlt_core.api.turn import special_id
@@ -19,19 +20,27 @@ from rlt_core.server.tool_calls.parts import ToolFormat
 class ChatPrompt:
     """What a chat request says, made ready for an engine; RequestError for what cannot work.
 
-    given: the format of tool calls that the server was started with; None for the template's own.
+    given, given_template: the format of tool calls and the template that the server was started
+    with; None for the template's own format, and for the checkpoint's own template.
     """
 
-    def __init__(self, body: ChatRequest, chat: ChatFormat, given: ToolFormat | None) -> None:
+    def __init__(
+        self,
+        body: ChatRequest,
+        chat: ChatFormat,
+        given: ToolFormat | None,
+        given_template: ChatTemplate | None = None,
+    ) -> None:
         body.check_tools()
         tools = [tool.model_dump(exclude_none=True) for tool in body.shown_tools]
-        template = chat.template(has_tools=bool(tools)).text
+        template = chat.template(given_template, has_tools=bool(tools)).text
         self.format = _format(template, given) if tools else None
         goes_on, begins = bool(body.continue_final_message), body.add_generation_prompt
         self.conversation: Conversation = chat.conversation(
             template_messages(body.messages),
             add_generation_prompt=not goes_on if begins is None else begins,
             continue_final_message=goes_on,
+            chat_template=given_template,
             chat_template_kwargs=_variables(body, template),
             tools=tools or None,
             shown=() if self.format is None else self.format.tags,

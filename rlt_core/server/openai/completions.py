@@ -11,6 +11,7 @@ from rlt_core.api.outputs import Increment
 from rlt_core.server.openai.completion_answer import CompletionAnswer, merged, prompt_tables
 from rlt_core.server.openai.completion_request import CompletionRequest
 from rlt_core.server.openai.completion_response import Completion, CompletionChoice
+from rlt_core.server.openai.renamed import Renamed
 from rlt_core.server.openai.scored_prompt import ScoredPrompt
 from rlt_core.server.openai.serving import Serving
 from rlt_core.server.openai.streams import Streams
@@ -22,7 +23,7 @@ class CompletionRun:
 
     def __init__(self, serving: Serving, body: CompletionRequest) -> None:
         self._serving, self._body = serving, body
-        self._params = serving.limited(body.params(), len(body.prompts))
+        self._params = serving.limited(body.params(serving.max_tokens), len(body.prompts))
         self._heading = asdict(serving.heading("cmpl"))
         self._usage = UsageCounter()
         self._echoes_logprobs = body.echo and body.logprobs is not None
@@ -32,15 +33,17 @@ class CompletionRun:
         self._scored: list[ScoredPrompt] = []
         engine, prompts = serving.engine, [] if body.scores_only else body.prompts
         self._streams = Streams(
-            [engine.stream(p, self._params, deadline=serving.deadline) for p in prompts]
+            [engine.stream(p, self._params, deadline=serving.deadline) for p in prompts],
+            body.prompt_names[: len(prompts)],
         )
 
     async def open(self) -> None:
         """Sends the requests of all prompts, or of none; prompts that are only scored are scored
         here."""
         if self._body.scores_only:
-            for prompt in self._body.prompts:
-                scored = await ScoredPrompt.of(self._serving, prompt, self._params)
+            for prompt, name in zip(self._body.prompts, self._body.prompt_names, strict=True):
+                with Renamed.prompt(name):
+                    scored = await ScoredPrompt.of(self._serving, prompt, self._params)
                 self._scored.append(scored)
                 self._add_answers(scored.tokens, scored.text)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -10,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rlt_core.api.structured import KINDS
-from rlt_core.contract.errors import LengthError, RequestError
 from rlt_core.server.context import ServerContext, context_of
 from rlt_core.server.errors import responses
 from rlt_core.server.models import check_model
@@ -21,14 +19,14 @@ from rlt_core.server.openai.chat_response import ChatCompletion
 from rlt_core.server.openai.completion_request import CompletionRequest
 from rlt_core.server.openai.completion_response import Completion
 from rlt_core.server.openai.completions import CompletionRun
+from rlt_core.server.openai.renamed import PROMPT_NAMES, Renamed
 from rlt_core.server.openai.serving import Serving
 
 router = APIRouter(tags=["OpenAI"])
 # What the engine calls otherwise than the routes do.
 _FORMS = ("structured", *KINDS)
 _COMPLETION_NAMES = {
-    "prompt_token_ids": "prompt",
-    "token_ids": "prompt",
+    **dict.fromkeys(PROMPT_NAMES, "prompt"),
     **dict.fromkeys(_FORMS, "structured_outputs"),
 }
 _CHAT_NAMES = {"prompt": "messages", "logprobs": "top_logprobs"}
@@ -54,7 +52,7 @@ async def completions(body: CompletionRequest, request: Request, context: Contex
     """One answer, or n, for each prompt."""
     if body.model is not None:
         check_model(context, body.model)
-    with Renamed(_COMPLETION_NAMES):
+    with Renamed({**body.part_names, **_COMPLETION_NAMES}):
         run = CompletionRun(Serving.of(context), body)
         return await answer(run, request, stream=bool(body.stream))
 
@@ -70,23 +68,6 @@ async def chat_completions(body: ChatRequest, request: Request, context: Context
     if body.model is not None:
         check_model(context, body.model)
     forms = dict.fromkeys(_FORMS, body.form_field)
-    with Renamed({**_CHAT_NAMES, **forms}):
+    with Renamed({**body.part_names, **_CHAT_NAMES, **forms}):
         run = ChatRun(Serving.of(context), body)
         return await answer(run, request, stream=bool(body.stream))
-
-
-class Renamed:
-    """Inside, errors name fields as the route does."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RequestError) and error.field in self._names:
-            name = self._names[error.field]
-            if isinstance(error, LengthError):
-                raise LengthError(name, error.reason, error.num_tokens) from error
-            raise RequestError(name, error.reason) from error

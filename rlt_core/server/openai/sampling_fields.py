@@ -83,9 +83,19 @@ class StructuredOutputs(Part):
     grammar: Annotated[Text, Field(min_length=1)] | None = None
 
     def structured(self) -> Structured:
-        """The same as SamplingParams take it."""
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        return Structured(**{name: value for name, value in given.items() if value is not None})
+        """The same as SamplingParams take it; RequestError unless it is exactly one."""
+        fields = type(self).model_fields
+        given = {name: getattr(self, name) for name in fields}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not given.get("json_object", True):
+            del given["json_object"]
+        if len(given) != 1:
+            # Structured would say so in the names that Python knows.
+            names = {name: field.alias or name for name, field in fields.items()}
+            said = " and ".join(names[name] for name in given) or "none"
+            reason = f"{said} given; exactly one of {', '.join(names.values())}"
+            raise RequestError("structured_outputs", reason)
+        return Structured(**given)
 
 
 class SamplingFields(Body):
@@ -136,6 +146,19 @@ class SamplingFields(Body):
     def num_answers(self) -> int:
         """n, 1 when unset."""
         return self.n or 1
+
+    @property
+    def part_names(self) -> dict[str, str]:
+        """Name -> place of what is inside `extra` and `exit_params`: errors name it alone. What
+        is set as a field of the request, too, is meant as that."""
+        set_too = {name for name in type(self).model_fields if getattr(self, name) is not None}
+        parts = {"extra": self.extra, "exit_params": self.exit_params}
+        return {
+            name: f"{part}.{name}"
+            for part, values in parts.items()
+            for name in values or ()
+            if name not in set_too
+        }
 
     @property
     def include_usage(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from rlt_core.api.async_llm import AsyncLLM
+from rlt_core.api.chat_templates import ChatTemplate
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.contract.errors import RequestError
 from rlt_core.server.context import ServerContext
@@ -29,13 +30,15 @@ class Heading:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """names: what `model` may say, the first is the one that answers carry. tool_format: None for
-    the one that the chat template shows. deadline: seconds a request may take, None for any.
-    max_prompts: prompts of a request. max_tokens: of an answer, None for what the model can.
+    the one that the chat template shows. chat_template: None for the checkpoint's own. deadline:
+    seconds a request may take, None for any. max_prompts: prompts of a request. max_tokens: of an
+    answer, None for what the model can.
     """
 
     engine: AsyncLLM
     names: Sequence[str]
     tool_format: ToolFormat | None = None
+    chat_template: ChatTemplate | None = None
     deadline: float | None = None
     max_prompts: int = 128
     max_tokens: int | None = None
@@ -48,6 +51,7 @@ class Serving:
             engine=context.llm,
             names=context.names,
             tool_format=context.tool_format,
+            chat_template=context.chat_template,
             deadline=settings.request_timeout_s,
             max_prompts=settings.max_prompts,
             max_tokens=settings.max_tokens,

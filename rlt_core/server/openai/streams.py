@@ -16,7 +16,8 @@ _WAITING = 64  # increments that may wait for a slow reader
 class Streams:
     """Opens all or none; leaving it aborts what still runs.
 
-    names: where each prompt is in the request, as errors say it. The errors are those of `AsyncStream.open` and of its iteration.
+    names: where each prompt is in the request, as errors say it. The errors are those of
+    `AsyncStream.open` and of its iteration.
     """
 
     def __init__(self, streams: Sequence[AsyncStream], names: Sequence[str]) -> None:

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from rlt_core.api.async_llm import AsyncLLM
-from rlt_core.api.chat import Conversation
+from rlt_core.api.chat import ChatFormat, Conversation
+from rlt_core.api.chat_templates import ChatTemplate
 from rlt_core.api.tokenizer import Tokenizer
 from rlt_core.contract.errors import RequestError
 from rlt_core.server.context import ServerContext, context_of
@@ -39,16 +40,18 @@ class TokenizeRequest(Body):
     chat_template_kwargs: JsonTable | None = None
     return_token_strs: bool | None = None
 
-    def conversation(self, llm: AsyncLLM) -> Conversation:
-        """RequestError for what a chat could not be made of either."""
+    def conversation(self, chat: ChatFormat, template: ChatTemplate | None) -> Conversation:
+        """As the chats of this server are written; RequestError for what a chat could not be made
+        of either."""
         if self.add_special_tokens is not None:
             raise RequestError("add_special_tokens", "a chat template writes its own")
         goes_on, begins = bool(self.continue_final_message), self.add_generation_prompt
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
-        return llm.chat.conversation(
+        return chat.conversation(
             template_messages(self.messages or []),
             add_generation_prompt=not goes_on if begins is None else begins,
             continue_final_message=goes_on,
+            chat_template=template,
             chat_template_kwargs=self.chat_template_kwargs,
             tools=tools or None,
         )
@@ -93,7 +96,7 @@ async def tokenize(body: TokenizeRequest, context: Context) -> Tokenized:
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("prompt", "give either prompt or messages")
     # In a thread: a long text would hold up every stream.
-    tokens = await asyncio.to_thread(_encode, body, context.llm, tokenizer)
+    tokens = await asyncio.to_thread(_encode, body, context, tokenizer)
     strings = token_texts(tokenizer, None, tokens) if body.return_token_strs else None
     return Tokenized(
         count=len(tokens),
@@ -123,9 +126,9 @@ def _tokenizer(llm: AsyncLLM) -> Tokenizer:
     return llm.tokenizer
 
 
-def _encode(body: TokenizeRequest, llm: AsyncLLM, tokenizer: Tokenizer) -> list[int]:
+def _encode(body: TokenizeRequest, context: ServerContext, tokenizer: Tokenizer) -> list[int]:
     if body.prompt is None:
-        return body.conversation(llm).rendered.tokens
+        return body.conversation(context.llm.chat, context.chat_template).rendered.tokens
     body.check_text()
     encode = tokenizer.encode
     if body.add_special_tokens is False:
