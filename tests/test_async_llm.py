@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 
 import pytest
@@ -313,6 +314,45 @@ def test_stats_count_what_ran() -> None:
             assert stats.slots_used == 0
 
     run(scene())
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_another_event_loop_is_refused(closed: bool) -> None:
+    """A second asyncio.run with the same object ended in "Event loop is closed", with a traceback
+    from the thread that reads the stage; requests waited for ever."""
+    llm = scripted()
+    faults: list[object] = []
+    before, threading.excepthook = threading.excepthook, faults.append
+    first = asyncio.new_event_loop()
+
+    async def again() -> None:
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: llm.generate(FAST, params()),
+            lambda: llm.score([1, 2, 3]),
+            lambda: llm.encode("text"),
+            lambda: llm.stats(),
+            lambda: llm.stream(FAST, params()).open(),
+        ]
+        for call in calls:
+            with pytest.raises(StageError, match="belongs to the event loop that `start` ran in"):
+                await call()
+        await asyncio.sleep(1.2)  # the reading thread asks the stage how it is
+        await llm.start()
+        assert (await llm.generate(FAST, params())).finished
+        await llm.close()
+
+    try:
+        first.run_until_complete(llm.start())
+        lasting = first.create_task(llm.stream(SLOWLY, LONG).open())
+        first.run_until_complete(lasting)
+        if closed:
+            first.close()
+        run(again())
+    finally:
+        threading.excepthook = before
+        first.close()
+    assert faults == []
+    assert [t for t in threading.enumerate() if t.name.startswith("rlt-stage")] == []
 
 
 async def _nothing_left(llm: AsyncLLM) -> None:

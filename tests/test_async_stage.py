@@ -7,12 +7,16 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlt_core.api import stage_keeper
 from rlt_core.api.sampling_params import SamplingParams
-from rlt_core.contract.errors import StageError
+from rlt_core.contract.errors import RequestError, StageError
+from rlt_core.stage.client import StageClient
+from rlt_core.stage.local import LocalClient
+from rlt_core.stage.messages import AddRequests, Request, encode
 from tests.app_kit import FAST, SLOWLY, run, scripted, until
 from tests.scripted_engine import CRASH, DIE, HANG, STARTS_FILE
 
@@ -139,5 +143,37 @@ def test_closing_while_the_stage_starts() -> None:
         await llm.close()
         with pytest.raises(StageError):
             await starting
+
+    run(scene())
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_message_that_cannot_be_written_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, in_process: bool
+) -> None:
+    """The thread that sends ended with the first one: its request and every later one waited until
+    the stage was taken for hung."""
+    kind = LocalClient if in_process else StageClient
+    before = kind.send
+
+    def send(client: Any, message: Request) -> None:
+        if isinstance(message, AddRequests) and message.requests[0].max_tokens == 77:
+            message.requests[0].top_k = 2**70
+            encode(message)  # what a client in this process leaves out
+        before(client, message)
+
+    monkeypatch.setattr(kind, "send", send)
+
+    async def scene() -> None:
+        async with scripted(in_process=in_process) as llm:
+            other = asyncio.ensure_future(llm.generate(SLOWLY, LONG.changed(max_tokens=20)))
+            with pytest.raises(RequestError, match="could not be sent to the stage") as found:
+                await llm.generate(FAST, SHORT.changed(max_tokens=77, n=2))
+            assert "OverflowError" in str(found.value)
+            assert len(str(found.value).splitlines()) <= 4
+            assert len((await llm.generate(FAST, SHORT)).outputs[0].token_ids) == 4
+            assert (await other).finished
+            assert llm.num_open == 0
+            assert llm.num_restarts == 0
 
     run(scene())

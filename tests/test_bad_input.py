@@ -166,6 +166,8 @@ OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--kv-memory", "-5"): ("kv_memory -5",),
     ("--kv-pages", "4"): ("the pool has 4 pages", "at least 5"),
     ("--max-num-seqs", "0"): ("max_num_seqs 0",),
+    ("--max-num-seqs", "9" * 23): ("max_num_seqs 9999", "at most 1099511627776"),
+    ("--max-tokens", "9" * 23): ("max_tokens: 9999", "1 to 2147483647"),
     ("--chunk-size", "0"): ("chunk_size 0",),
     ("--temperature", "nan"): ("nan is not a finite number",),
     ("--exit-threshold", "nan"): ("nan is not a finite number",),

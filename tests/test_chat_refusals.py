@@ -50,7 +50,7 @@ BAD = [
     ([user("a"), system("b")], "messages[1]: the system message must be the first"),
     ([system("a"), system("b"), user("c")], "messages[1]: the system message must be the first"),
     ([{"role": "robot", "content": "Hi"}], "'robot' is a role that the chat template does not"),
-    ([user("\ud800")], "messages: the tokenizer cannot read it"),
+    ([user("\ud800")], "messages: is not valid Unicode"),
 ]
 
 

@@ -160,6 +160,24 @@ def test_listing_and_explaining_imports_no_torch(tmp_path: Path) -> None:
     assert _heavy_after(code) == []
 
 
+def test_a_client_imports_no_torch() -> None:
+    """Guards the first request with n > 1 against a second's wait for torch, and options: torch's
+    are known by their names alone."""
+    code = (
+        "import rlt_core\n"
+        "from rlt_core.api.access import open_model\n"
+        "from rlt_core.api.batch import Entry\n"
+        "from rlt_core.api.requests import RequestBuilder\n"
+        "from tests.scripted_engine import report\n"
+        "access = open_model(rlt_core.LLM, None, None, {'dtype': 'float32'})\n"
+        "builder = RequestBuilder(report(), access.defaults)\n"
+        "params = rlt_core.SamplingParams(n=2, seed=7)\n"
+        "entry = Entry('1 + 1', params, builder, access.tokenizer, range(2))\n"
+        "assert [c.request.seed for c in entry.collectors] == [7, 1083837620075162896]\n"
+    )
+    assert _heavy_after(code) == []
+
+
 @pytest.mark.parametrize(
     "name", ["rlt_core", *sorted(f"rlt_core.{f.parent.name}" for f in CORE.glob("*/__init__.py"))]
 )

@@ -6,16 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlt_core.runtime.philox import (
-    MASK,
-    Purpose,
-    gumbel_noise,
-    philox4x32,
-    philox_rounds,
-    sibling_seed,
-    split_seed,
-    uniform,
-)
+from rlt_core.runtime.philox import gumbel_noise, philox4x32, split_seed, uniform
+from rlt_core.runtime.philox_ints import MASK, Purpose, philox_rounds, sibling_seed
 
 # Known answers of Philox-4x32-10 published with Random123: (key, counter, result).
 KNOWN = [
@@ -87,6 +79,16 @@ def test_seeds_of_siblings() -> None:
     assert sibling_seed(123456789012345678, 0) == 123456789012345678
     low, high, _, _ = philox_rounds(7, 1, 3, int(Purpose.SIBLING), 0, 0)
     assert sibling_seed((1 << 32) + 7, 3) == (high << 32 | low) & (1 << 63) - 1
+
+
+def test_seeds_of_siblings_are_those_of_the_tensors() -> None:
+    """Guards the client's ints: a seed that is reported must give the same text as ever."""
+    assert sibling_seed(7, 1) == 1083837620075162896
+    seed, i = torch.tensor([0, 7, (1 << 63) - 1, 123456789012345678]), torch.tensor([1, 2, 127, 5])
+    zero = torch.zeros_like(i)
+    low, high, _, _ = philox4x32(*split_seed(seed), i, zero + int(Purpose.SIBLING), zero, zero)
+    expected = ((high << 32 | low) & (1 << 63) - 1).tolist()
+    assert [sibling_seed(int(s), int(k)) for s, k in zip(seed, i, strict=True)] == expected
 
 
 def test_split_seed_keeps_all_64_bits() -> None:

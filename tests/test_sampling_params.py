@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rlt_core.api.defaults import GenerationDefaults, read_generation_defaults
@@ -15,6 +16,7 @@ from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.contract.errors import CheckpointError, ConfigError, RequestError
 from rlt_core.contract.specs import ParamSpec
 from rlt_core.schedule.request import EngineRequest
+from rlt_core.stage.messages import AddRequests, decode_request, encode
 from tests.scripted_engine import LOOPS, MAX_LEN, VOCAB, report
 
 
@@ -50,15 +52,41 @@ def build(params: SamplingParams, defaults: Any = None, **changes: Any) -> Engin
         *[("logit_bias", dict.fromkeys(range(513), 1.0))],
         *[("trace", value) for value in ([0], [True], "11", [1.0])],
         *[("ignore_eos", value) for value in (1, None, "yes")],
+        *[(name, 2**31) for name in ("max_tokens", "top_k", "loops", "min_loops", "max_loops")],
+        *[("stop_token_ids", [2**70]), ("trace", [2**70]), ("logit_bias", {2**70: 1.0})],
+        pytest.param("temperature", 10**400, id="temperature-10**400"),
+        pytest.param("exit_threshold", -(10**400), id="exit_threshold--10**400"),
+        pytest.param("seed", 10**5000, id="seed-10**5000"),
         *[("include_stop_str_in_output", 0), ("skip_special_tokens", None)],
     ],
 )
 def test_bad_values_name_their_field(name: str, bad: Any) -> None:
-    """CASES A61, A87: a NaN, a bool or a negative value reached the sampler."""
+    """CASES A61, A87: a NaN, a bool or a negative value reached the sampler; a number of more
+    than 64 bits ended the thread that sends requests."""
     with pytest.raises(RequestError) as caught:
         SamplingParams(**{name: bad})
     assert caught.value.field == name
     assert len(str(caught.value).splitlines()) <= 4
+
+
+def test_numbers_of_other_kinds_become_plain() -> None:
+    """A numpy float or a subclass of int passed every check, and no message could hold it."""
+
+    class Count(int):
+        pass
+
+    params = SamplingParams(
+        max_tokens=Count(3),
+        n=Count(1),
+        stop_token_ids=[Count(4)],
+        logit_bias={Count(5): 1.0},
+        presence_penalty=np.float64(0.5),
+        frequency_penalty=np.float64(0.5),
+    )
+    (sent,) = decode_request(encode(AddRequests(requests=[build(params)]))).requests  # type: ignore[union-attr]  # what was sent
+    assert (sent.max_tokens, sent.presence_penalty, sent.frequency_penalty) == (3, 0.5, 0.5)
+    assert 4 in sent.stop_ids
+    assert sent.logit_bias == {5: 1.0}
 
 
 def test_unknown_fields_are_refused() -> None:
@@ -72,7 +100,8 @@ def test_edges_are_taken() -> None:
     params = SamplingParams(
         temperature=0,
         top_p=1e-9,
-        top_k=10**9,
+        top_k=2**31 - 1,
+        max_tokens=2**31 - 1,
         min_p=1,
         logit_bias={0: -100, VOCAB - 1: 100},
         stop="x",
@@ -82,7 +111,7 @@ def test_edges_are_taken() -> None:
         max_loops=LOOPS,
     )
     request = build(params)
-    assert (request.temperature, request.top_p, request.top_k) == (0.0, 1e-9, 10**9)
+    assert (request.temperature, request.top_p, request.top_k) == (0.0, 1e-9, 2**31 - 1)
     assert request.exit_params == {"exit_threshold": 0.0}
     assert (request.loops, request.min_loops, request.max_loops) == (LOOPS, LOOPS, LOOPS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 from rlt_core.api.chat import ChatFormat
 from rlt_core.api.defaults import GenerationDefaults, read_generation_defaults
 from rlt_core.api.engine_options import stage_config
+from rlt_core.api.option_kinds import check_names
 from rlt_core.api.tokenizer import Tokenizer, as_tokenizer, load_tokenizer
 from rlt_core.contract.errors import OptionError
 from rlt_core.plugins.model_folder import find_model_folder
@@ -30,10 +32,18 @@ class ModelAccess:
 
 
 def open_model(
-    model: str | os.PathLike[str] | None, tokenizer: object, **options: Any
+    owner: type,
+    model: str | os.PathLike[str] | None,
+    tokenizer: object,
+    options: Mapping[str, Any],
 ) -> ModelAccess:
     """Checks the choice of `engine_options.stage_config`; an RltError before any weight is read,
-    or a process started, where it cannot work. Imports no torch."""
+    or a process started, where it cannot work. Imports no torch.
+
+    owner: the class that was given these options besides those that it names itself; a TypeError
+    for one that nobody takes.
+    """
+    check_names(owner, options, owner, stage_config)
     config = _resolved(stage_config(model, **options))
     texts = _tokenizer(tokenizer, config.model_path)
     return ModelAccess(
@@ -58,6 +68,8 @@ def _resolved(config: StageConfig) -> StageConfig:
 def _tokenizer(given: object, model_path: str | None) -> Tokenizer | None:
     if given is None:
         return None if model_path is None else load_tokenizer(model_path)
+    if given == "":
+        raise OptionError("tokenizer", given, "it is empty; it must be a folder's path")
     if isinstance(given, (str, os.PathLike)):
         found = load_tokenizer(os.fspath(given))
         if found is None:

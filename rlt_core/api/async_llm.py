@@ -10,12 +10,15 @@ from types import TracebackType
 from typing import Any
 
 from rlt_core.api.access import open_model
+from rlt_core.api.asked_stats import AskedStats
 from rlt_core.api.async_requests import AsyncRequests
 from rlt_core.api.async_stream import AsyncStream
 from rlt_core.api.chat import ChatFormat
+from rlt_core.api.event_loop import check_loop, tell
 from rlt_core.api.observer import NoObserver, Observer
+from rlt_core.api.option_kinds import read_option, read_options
 from rlt_core.api.outputs import RequestOutput, ScoreOutput
-from rlt_core.api.prompts import Prompt
+from rlt_core.api.prompts import Prompt, check_single, spread_params
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.api.stage_keeper import StageKeeper, Watcher
 from rlt_core.api.tokenizer import Tokenizer, decode_all
@@ -23,10 +26,9 @@ from rlt_core.contract.errors import DeadlineError, OptionError, RequestError, S
 from rlt_core.schedule.stats import EngineStats
 from rlt_core.stage.client import Client, StageClient
 from rlt_core.stage.local import LocalClient
-from rlt_core.stage.messages import StageReport, Stats
+from rlt_core.stage.messages import StageReport
 
 HANG_S = 120.0
-STATS_S = 2.0
 
 
 class AsyncLLM:
@@ -38,8 +40,9 @@ class AsyncLLM:
     keeps ending. hang_s: a stage process that answers nothing for so long is taken for hung, and
     ended.
 
-    `start` and everything after it belong to one event loop. Prompts are read in threads, and
-    answers become text in another.
+    `start` and everything after it belong to one event loop; in another one they are refused with
+    a StageError, until `start` has run there. Prompts are read in threads, and answers become text
+    in another.
     """
 
     def __init__(
@@ -53,19 +56,18 @@ class AsyncLLM:
         in_process: bool = False,
         **options: Any,
     ) -> None:
-        if max_waiting is not None and max_waiting < 0:
-            raise OptionError("max_waiting", max_waiting, "it must be 0 or more")
-        if hang_s is not None and hang_s <= 0:
+        own = {"max_waiting": max_waiting, "restart": restart, "hang_s": hang_s}
+        read = read_options(AsyncLLM.__init__, {**own, "in_process": in_process})
+        if read["hang_s"] is not None and read["hang_s"] <= 0:
             raise OptionError("hang_s", hang_s, "it must be above 0")
-        self._access = open_model(model, tokenizer, **options)
-        self._in_process = in_process
+        self._access = open_model(AsyncLLM, model, tokenizer, options)
         self._name = "demo" if model is None else Path(os.fspath(model)).name or os.fspath(model)
-        self._max_waiting, self._restart, self._hang_s = max_waiting, restart, hang_s
+        self._max_waiting, self._restart = read["max_waiting"], read["restart"]
+        self._hang_s, self._in_process = read["hang_s"], read["in_process"]
         self._observer: Observer = NoObserver()
         self._report: StageReport | None = None
-        self._stats = EngineStats()
-        self._asked: dict[int, asyncio.Future[EngineStats]] = {}
-        self._num_asked = 0
+        self._stats = AskedStats()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._keeper: StageKeeper | None = None
         self._requests: AsyncRequests | None = None
 
@@ -159,7 +161,8 @@ class AsyncLLM:
     async def start(self) -> AsyncLLM:
         """Starts the stage and waits until it serves; itself. The first start-up that fails
         raises its error, and nothing is left running."""
-        loop = asyncio.get_running_loop()
+        await self.close()  # an earlier start, maybe in a loop that is gone
+        loop = self._loop = asyncio.get_running_loop()
         first: asyncio.Future[None] = loop.create_future()
         requests = self._requests = AsyncRequests(self._access, self._max_waiting, self._observer)
 
@@ -169,9 +172,9 @@ class AsyncLLM:
 
         watcher = Watcher(
             started=started,
-            serves=lambda: loop.call_soon_threadsafe(_settle, first, None),
-            failed=lambda error: loop.call_soon_threadsafe(_settle, first, error),
-            counted=lambda stats: loop.call_soon_threadsafe(self._counted, stats),
+            serves=lambda: tell(loop, _settle, first, None),
+            failed=lambda error: tell(loop, _settle, first, error),
+            counted=lambda stats: tell(loop, self._stats.answered, stats),
         )
         self._keeper = StageKeeper(
             self._make_client,
@@ -215,7 +218,9 @@ class AsyncLLM:
         deadline: seconds from `open` on; a request that takes longer is aborted and fails with a
         DeadlineError.
         """
-        return AsyncStream(self._started, prompt, sampling_params or SamplingParams(), deadline)
+        deadline = read_option("deadline", deadline, float | None)
+        (params,) = spread_params(sampling_params, 1)
+        return AsyncStream(self._started, prompt, params, deadline)
 
     async def generate(
         self,
@@ -240,7 +245,9 @@ class AsyncLLM:
         deadline: float | None = None,
     ) -> ScoreOutput:
         """What `LLM.score` gives."""
-        requests, params = self._started, sampling_params or SamplingParams()
+        check_single(text)
+        deadline = read_option("deadline", deadline, float | None)
+        requests, (params,) = self._started, spread_params(sampling_params, 1)
         inbox = requests.admit(1)
         timer = None
         if deadline is not None:
@@ -269,16 +276,10 @@ class AsyncLLM:
 
     async def stats(self) -> EngineStats:
         """How the stage is now; what it said last where it does not answer within 2 s."""
-        self._num_asked += 1
-        number = self._num_asked
-        answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
-        try:
-            if self._keeper is not None and self._keeper.ask(number):
-                await asyncio.wait((answer,), timeout=STATS_S)
-        finally:
-            del self._asked[number]
-        return answer.result() if answer.done() else self._stats
+        if self._keeper is None or self._loop is None:
+            return self._stats.last
+        check_loop(self._loop)
+        return await self._stats.ask(self._keeper.ask)
 
     async def __aenter__(self) -> AsyncLLM:
         return await self.start()
@@ -293,19 +294,14 @@ class AsyncLLM:
 
     @property
     def _started(self) -> AsyncRequests:
-        if self._requests is None:
+        if self._requests is None or self._loop is None:
             raise StageError("the stage is not started")
+        check_loop(self._loop)
         return self._requests
 
     def _make_client(self, given_up: Callable[[], bool]) -> Client:
         config = self._access.config
         return LocalClient(config) if self._in_process else StageClient(config, given_up)
-
-    def _counted(self, answer: Stats) -> None:
-        self._stats = answer.stats
-        waiting = self._asked.get(answer.number)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer.stats)
 
 
 def _settle(first: asyncio.Future[None], error: BaseException | None) -> None:

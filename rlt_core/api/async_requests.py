@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import TypeVar
 from rlt_core.api.access import ModelAccess
 from rlt_core.api.batch import Batch, Entry
 from rlt_core.api.collector import Collector
+from rlt_core.api.event_loop import tell
 from rlt_core.api.inbox import Inbox
 from rlt_core.api.observer import Observer
 from rlt_core.api.open_requests import Arrival, OpenRequests
@@ -115,8 +115,7 @@ class AsyncRequests:
     def abandon(self, inbox: Inbox) -> None:
         """Aborts a request whose stream nobody holds any more. A garbage collection calls this,
         anywhere, inside a lock too: so it takes none, and the loop does the rest."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and all requests have ended
-            self._loop.call_soon_threadsafe(self.give_up, inbox)
+        tell(self._loop, self.give_up, inbox)
 
     def expire(self, inbox: Inbox, error: DeadlineError) -> None:
         """Its time is over."""

@@ -19,7 +19,7 @@ from rlt_core.api.chat_templates import (
 )
 from rlt_core.api.reasoning import CLOSE, OPEN
 from rlt_core.api.special_tokens import read_special_tokens, tokens_for
-from rlt_core.api.tokenizer import ChatTokenizer, LibraryTokenizer, Tokenizer
+from rlt_core.api.tokenizer import ChatTokenizer, LibraryTokenizer, Tokenizer, why_unreadable
 from rlt_core.api.turn import Turn, read_turn
 from rlt_core.contract.errors import CheckpointError, RequestError
 
@@ -122,7 +122,7 @@ class ChatFormat:
         try:
             return self._chat_tokenizer.encode_rendered(text)
         except (UnicodeError, TypeError, ValueError) as error:
-            raise RequestError("messages", f"the tokenizer cannot read it ({error})") from error
+            raise RequestError("messages", why_unreadable(text, error)) from error
 
     def turn(self, *, inside: bool, shown: Sequence[str] = ()) -> Turn:
         """The turn that the model is to write."""

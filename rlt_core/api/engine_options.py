@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from rlt_core.api.option_kinds import read_options
 from rlt_core.contract.errors import OptionError
 from rlt_core.plugins.plan import ExitMode
 from rlt_core.stage.config import DEFAULT_BUILDER, StageConfig
 
-_POSITIVE = (
-    "max_num_seqs",
-    "max_num_tokens",
-    "chunk_size",
-    "max_depth",
-    "max_model_len",
-    "kv_memory",
-    "kv_pages",
-    "page_size",
-)
+# What a StageConfig calls them.
+_FIELDS = {
+    "model": "model_path",
+    "max_num_seqs": "num_slots",
+    "max_num_tokens": "num_rows",
+    "max_model_len": "max_len",
+}
 
 
 def stage_config(
@@ -51,7 +49,7 @@ def stage_config(
     debug: bool = False,
     engine_factory: str = DEFAULT_BUILDER,
 ) -> StageConfig:
-    """A StageConfig; OptionError for sizes that are no positive whole numbers.
+    """A StageConfig; OptionError for what is of another kind than here, or out of range.
 
     max_num_seqs: resident requests (slots). max_num_tokens: prompt rows in progress. chunk_size:
     rows of one prompt chunk. draft_depth: loops after which strategy pipeline guesses a token, 0
@@ -62,51 +60,9 @@ def stage_config(
     config.json alone. graphs: ticks as CUDA graphs; None: on a GPU, where the model can.
     None: the system picks, and reports it in `LLM.notes`.
     """
-    values = locals()
-    for name in _POSITIVE:
-        _check_positive(name, values[name])
-    if swap_memory != 0:  # for none
-        _check_positive("swap_memory", swap_memory)
+    values = read_options(stage_config, locals())
     if kv_memory is not None and kv_pages is not None:
         reason = f"kv_memory {kv_memory} is given too, and only one of them can size the pool"
         raise OptionError("kv_pages", kv_pages, reason)
-    if exit_mode not in ("skip", "full"):
-        raise OptionError("exit_mode", exit_mode, "it is skip or full")
-    if isinstance(ignore_config, str):
-        ignore_config = (ignore_config,)
-    return StageConfig(
-        model_path=None if model is None else os.fspath(model),
-        kv_layout=kv_layout,
-        exit_policy=exit_policy,
-        exit_mode=exit_mode,
-        strategy=strategy,
-        draft_depth=draft_depth,
-        prompts=prompts,
-        attention=attention,
-        ops=dict(ops or {}),
-        device=device,
-        dtype=dtype,
-        exact=exact,
-        graphs=graphs,
-        page_size=page_size,
-        max_depth=max_depth,
-        ignore_config=tuple(ignore_config),
-        num_slots=max_num_seqs,
-        num_rows=max_num_tokens,
-        chunk_size=chunk_size,
-        max_len=max_model_len,
-        kv_memory=kv_memory,
-        kv_pages=kv_pages,
-        prefix_cache=prefix_cache,
-        random_weights=random_weights,
-        swap_memory=swap_memory,
-        debug=debug,
-        engine_factory=engine_factory,
-    )
-
-
-def _check_positive(name: str, value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(name, value, "it must be a whole number of 1 or more")
+    values["ops"] = values["ops"] or {}
+    return StageConfig(**{_FIELDS.get(name, name): value for name, value in values.items()})

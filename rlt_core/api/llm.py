@@ -13,9 +13,10 @@ from rlt_core.api.batch import Batch, Entry
 from rlt_core.api.chat_messages import as_conversations
 from rlt_core.api.collector import Collector
 from rlt_core.api.dispatch import Dispatcher
+from rlt_core.api.option_kinds import read_option
 from rlt_core.api.outputs import RequestOutput, ScoreOutput
 from rlt_core.api.progress import Progress
-from rlt_core.api.prompts import Prompt, as_list, read_prompt, spread_params
+from rlt_core.api.prompts import Prompt, as_list, check_single, read_prompt, spread_params
 from rlt_core.api.requests import RequestBuilder
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.api.scoring import Scoring
@@ -34,8 +35,8 @@ class LLM:
     tokenizer: a folder, a tokenizer object, or None for the checkpoint's own (without one,
     prompts are token ids and texts are None). in_process runs the stage's code here instead of
     in a process of its own, for debugging. The other options are those of
-    `engine_options.stage_config`; an unknown one is a TypeError. What cannot work is an RltError
-    before any weight is read.
+    `engine_options.stage_config`; an unknown one is a TypeError. What cannot work, or is of another
+    kind, is an RltError before any weight is read.
 
     A context manager; `close` (or the last reference gone) ends the stage. If the stage dies,
     every waiting call raises StageError; a new LLM works. Calls from several threads are served
@@ -50,7 +51,8 @@ class LLM:
         in_process: bool = False,
         **options: Any,
     ) -> None:
-        access = open_model(model, tokenizer, **options)
+        in_process = read_option("in_process", in_process, bool)
+        access = open_model(LLM, model, tokenizer, options)
         config, self.tokenizer, self._chat = access.config, access.tokenizer, access.chat
         self.model_path = config.model_path
         self._client: Client = LocalClient(config) if in_process else StageClient(config)
@@ -89,6 +91,7 @@ class LLM:
         default for a list), "raise" raises the first one after the others have finished (the
         default for a single prompt). StageError when the stage ends.
         """
+        on_error = read_option("on_error", on_error, OnError | None)
         items, single = as_list(prompts)
         entries = self._entries(items, spread_params(sampling_params, len(items)))
         batch = Batch(entries, self._builder)
@@ -175,6 +178,7 @@ class LLM:
         all loops; the others leave by the exit options of `sampling_params`, as if they had been
         generated. Its `logprobs` asks for alternatives; its sampling options play no part.
         """
+        check_single(text)
         (params,) = spread_params(sampling_params, 1)
         (request_id,) = self._dispatcher.new_ids(1)
         scoring = Scoring(text, prompt_len, params, self._builder, self.tokenizer, request_id)

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rlt_core.api.collector import Collector
+from rlt_core.api.event_loop import tell
 from rlt_core.api.inbox import Inbox
 from rlt_core.api.mask_maker import MaskMaker
 from rlt_core.api.outputs import Increment
 from rlt_core.api.router import Router
+from rlt_core.api.sender import Failed
 from rlt_core.contract.errors import RltError, StageError
 from rlt_core.stage.messages import Abort, AddRequests, Answer, Request
 
-Send = Callable[[Request], None]
+Send = Callable[[Request, Failed], None]
 Arrival = tuple[Inbox, list[Increment], int, RltError | None]
 
 
@@ -41,7 +43,8 @@ class OpenRequests:
             return self._router.new_ids(count)
 
     def connect(self, send: Send) -> None:
-        """From now on requests go this way; `send` must neither block nor raise."""
+        """From now on requests go this way; `send` must neither block nor raise: it tells its
+        second argument, in another thread, which requests could not be sent."""
         with self.lock:
             self._send = send
 
@@ -64,7 +67,7 @@ class OpenRequests:
             inbox.collectors = collectors
             self._router.add(collectors)
             self._inboxes.update((c.request.request_id, inbox) for c in collectors)
-            self._send(AddRequests(requests=[c.request for c in collectors]))
+            self._send(AddRequests(requests=[c.request for c in collectors]), self.deliver)
 
     def give_up(self, inbox: Inbox) -> None:
         """Aborts what still runs of a request; what comes of it later is thrown away."""
@@ -74,14 +77,14 @@ class OpenRequests:
             running = [i for i in ids if self._inboxes.pop(i, None) is not None]
             self._router.drop(inbox.collectors)
             if running and self._send is not None:
-                self._send(Abort(request_ids=running))
+                self._send(Abort(request_ids=running), self.deliver)
 
     def deliver(self, answers: Sequence[Answer]) -> None:
         """Brings a stage's answers to their streams."""
         with self.lock:
             found = self._router.deliver(answers)
             if found.stopped and self._send is not None:
-                self._send(Abort(request_ids=found.stopped))
+                self._send(Abort(request_ids=found.stopped), self.deliver)
             arrivals = [self._arrival(c) for c in dict.fromkeys(found.touched)]
         self._masks.put(found.grown)
         self._post(arrivals)
@@ -90,7 +93,7 @@ class OpenRequests:
         """Sends masks to the stage, if one is there; another one ignores those of the last."""
         with self.lock:
             if self._send is not None:
-                self._send(message)
+                self._send(message, self.deliver)
 
     def _arrival(self, collector: Collector) -> Arrival:
         request_id = collector.request.request_id
@@ -101,5 +104,5 @@ class OpenRequests:
         return inbox, news, int(collector.done), collector.error
 
     def _post(self, arrivals: list[Arrival]) -> None:
-        if arrivals and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._arrived, arrivals)
+        if arrivals:
+            tell(self._loop, self._arrived, arrivals)

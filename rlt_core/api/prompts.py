@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rlt_core.api.chat import Conversation
 from rlt_core.api.requests import RequestBuilder
 from rlt_core.api.sampling_params import SamplingParams
-from rlt_core.api.tokenizer import Tokenizer
+from rlt_core.api.tokenizer import Tokenizer, why_unreadable
 from rlt_core.api.turn import Turn
 from rlt_core.contract.errors import RequestError
 from rlt_core.runtime.batch import I64
@@ -56,6 +56,13 @@ def as_list(prompts: object) -> tuple[list[object], bool]:
     raise TypeError(f"prompts must be text, a table or a list, not {type(prompts).__name__}")
 
 
+def check_single(text: object) -> None:
+    """RequestError for a list of texts where one is read."""
+    if isinstance(text, (list, tuple)) and any(isinstance(t, (str, Mapping)) for t in text):
+        reason = f"one text is scored at a time, and this is a list of {len(text)}"
+        raise RequestError("text", f"{reason}\nFix: [llm.score(text) for text in texts]")
+
+
 def spread_params(params: object, count: int) -> list[SamplingParams]:
     """One SamplingParams per prompt."""
     if params is None:
@@ -87,5 +94,5 @@ def _encode(text: str, builder: RequestBuilder, tokenizer: Tokenizer | None) -> 
     try:
         tokens = tokenizer.encode(text)
     except (UnicodeError, TypeError, ValueError) as error:
-        raise RequestError("prompt", f"the tokenizer cannot read it ({error})") from error
+        raise RequestError("prompt", why_unreadable(text, error)) from error
     return builder.tokens("prompt", tokens)

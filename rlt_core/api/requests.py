@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import secrets
 from collections.abc import Iterable, Mapping
 
@@ -14,6 +15,7 @@ from rlt_core.api.model_options import OptionReader
 from rlt_core.api.sampling_params import MAX_STOP_IDS, SamplingParams
 from rlt_core.contract.errors import LengthError, RequestError
 from rlt_core.runtime.batch import I64
+from rlt_core.runtime.philox_ints import sibling_seed
 from rlt_core.schedule.request import EngineRequest
 from rlt_core.stage.messages import StageReport
 
@@ -76,10 +78,10 @@ class RequestBuilder:
                 top_k=int(sampling["top_k"]),
                 min_p=float(sampling["min_p"]),
                 repetition_penalty=float(sampling["repetition_penalty"]),
-                presence_penalty=params.presence_penalty,
-                frequency_penalty=params.frequency_penalty,
+                presence_penalty=float(params.presence_penalty),
+                frequency_penalty=float(params.frequency_penalty),
                 logit_bias=dict(params.logit_bias or {}),
-                seed=_sibling_seed(seed, index),
+                seed=sibling_seed(seed, index),
                 priority=params.priority,
                 state_seed=own.state_seed,
                 options=own.options,
@@ -131,7 +133,7 @@ class RequestBuilder:
             raise RequestError(name, "is empty; at least one token is needed")
         for token in ids:
             if isinstance(token, bool) or not isinstance(token, int):
-                raise RequestError(name, f"{token!r} is not a token id")
+                raise RequestError(name, f"{reprlib.repr(token)} is not a token id")
             if not 0 <= token < vocab:
                 raise RequestError(
                     name, f"token id {token} is outside the vocabulary (0 to {vocab - 1})"
@@ -200,12 +202,3 @@ _NEUTRAL: dict[str, float | int] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-
-
-def _sibling_seed(seed: int, index: int) -> int:
-    if index == 0:
-        return seed
-    # Imports torch, which a client needs for nothing else.
-    from rlt_core.runtime.philox import sibling_seed
-
-    return sibling_seed(seed, index)

@@ -14,7 +14,8 @@ MAX_LOGPROBS = 20
 MAX_BIAS = 512
 MAX_STOP_IDS = 16
 MAX_SEED = 2**63 - 1
-MAX_PRIORITY = 2**31 - 1
+MAX_INT = 2**31 - 1  # as HTTP takes them; the engine holds 64 bits
+MAX_PRIORITY = MAX_INT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, low, high in _INTEGERS:
-            check_integer(name, getattr(self, name), low, high, optional=name not in _GIVEN)
+            value = check_integer(name, getattr(self, name), low, high, optional=name not in _GIVEN)
+            _set(self, name, value)
         for name, least, most in _NUMBERS:
             check_number(name, getattr(self, name), least, most, optional=name not in _PENALTIES)
         for name in _FLAGS:
@@ -118,16 +120,16 @@ class SamplingParams:
 
 FIELDS = frozenset(field.name for field in fields(SamplingParams))
 
-_INTEGERS: tuple[tuple[str, int, int | None], ...] = (
+_INTEGERS: tuple[tuple[str, int, int], ...] = (
     ("n", 1, 128),
-    ("max_tokens", 1, None),
-    ("top_k", -1, None),
+    ("max_tokens", 1, MAX_INT),
+    ("top_k", -1, MAX_INT),
     ("seed", 0, MAX_SEED),
     ("logprobs", 0, MAX_LOGPROBS),
     ("prompt_logprobs", 0, MAX_LOGPROBS),
-    ("loops", 1, None),
-    ("min_loops", 1, None),
-    ("max_loops", 1, None),
+    ("loops", 1, MAX_INT),
+    ("min_loops", 1, MAX_INT),
+    ("max_loops", 1, MAX_INT),
     ("priority", -MAX_PRIORITY, MAX_PRIORITY),
 )
 _GIVEN = ("n", "priority")
@@ -146,14 +148,16 @@ _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
 
 def check_integer(
     name: str, value: object, low: int, high: int | None, *, optional: bool = False
-) -> None:
-    """RequestError unless `value` is a whole number (no bool) of that range, or None."""
+) -> int | None:
+    """A plain int; RequestError unless `value` is a whole number (no bool) of that range, or
+    None."""
     if value is None and optional:
-        return
+        return None
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(name, f"{value!r} is not a whole number")
     if value < low or (high is not None and value > high):
-        raise RequestError(name, f"{value} is out of range: {_range(low, high)}")
+        raise RequestError(name, f"{_shown(value)} is out of range: {_range(low, high)}")
+    return int(value)
 
 
 def check_number(
@@ -164,6 +168,8 @@ def check_number(
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise RequestError(name, f"{value!r} is not a number")
+    if isinstance(value, int) and value.bit_length() > 1000:  # no float holds it
+        raise RequestError(name, f"{_shown(value)} is too large")
     if not math.isfinite(value):
         raise RequestError(name, f"{value} is not a finite number")
     if value < low or (high is not None and value > high):
@@ -172,6 +178,11 @@ def check_number(
 
 def _range(low: float, high: float | None) -> str:
     return f"it must be {low} or more" if high is None else f"it must be {low} to {high}"
+
+
+def _shown(value: int) -> str:
+    # Python refuses to write thousands of digits, and nobody reads them.
+    return str(value) if value.bit_length() <= 256 else f"a number of {value.bit_length()} bits"
 
 
 def _set(params: SamplingParams, name: str, value: object) -> None:
@@ -193,8 +204,8 @@ def _integers(name: str, values: object, low: int = 0) -> tuple[int, ...]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise RequestError(name, f"{values!r} is not a list of whole numbers")
     for value in values:
-        check_integer(name, value, low, None)
-    return tuple(values)
+        check_integer(name, value, low, MAX_INT)
+    return tuple(int(value) for value in values)
 
 
 def _bias(bias: object) -> dict[int, float]:
@@ -205,9 +216,9 @@ def _bias(bias: object) -> dict[int, float]:
     if len(bias) > MAX_BIAS:
         raise RequestError("logit_bias", f"{len(bias)} entries; at most {MAX_BIAS} are possible")
     for token, value in bias.items():
-        check_integer("logit_bias", token, 0, None)
+        check_integer("logit_bias", token, 0, MAX_INT)
         check_number("logit_bias", value, -100.0, 100.0)
-    return {token: float(value) for token, value in bias.items()}
+    return {int(token): float(value) for token, value in bias.items()}
 
 
 def _params(params: object) -> dict[str, float]:

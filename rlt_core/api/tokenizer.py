@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from rlt_core.api.pieces import PairPieces, Pieces, byte_pieces
-from rlt_core.contract.errors import CheckpointError
+from rlt_core.contract.errors import CheckpointError, OptionError
 
 _OTHER_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model")
 
@@ -86,7 +86,16 @@ def load_tokenizer(path: str | Path) -> Tokenizer | None:
 
 
 def as_tokenizer(tokenizer: object) -> Tokenizer:
-    """An object that fits Tokenizer as it is; a library's own is wrapped."""
+    """An object that fits Tokenizer as it is; a library's own is wrapped. OptionError for what is
+    neither."""
+    reads = callable(getattr(tokenizer, "encode", None))
+    writes = ("piece", "decode")  # by the first one it is known as a Tokenizer
+    if not (reads and any(callable(getattr(tokenizer, name, None)) for name in writes)):
+        reason = (
+            "it must be a folder, a tokenizer of the tokenizers or transformers library, "
+            "or an object with encode, piece and special_ids"
+        )
+        raise OptionError("tokenizer", tokenizer, reason)
     if callable(getattr(tokenizer, "piece", None)):
         return cast(Tokenizer, tokenizer)
     return LibraryTokenizer(tokenizer)
@@ -137,3 +146,16 @@ def decode_all(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
     """The text of tokens on their own, incomplete characters replaced."""
     pairs = zip((None, *tokens), tokens, strict=False)
     return b"".join(tokenizer.piece(a, b) for a, b in pairs).decode("utf-8", "replace")
+
+
+def why_unreadable(text: str, error: Exception) -> str:
+    """What a tokenizer's error on this text means to who gave it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as found:
+        code = ord(text[found.start])
+        # As Python writes the bytes of a command line or a file that are no UTF-8.
+        byte = f" (byte 0x{code - 0xDC00:02x})" if 0xDC80 <= code < 0xDD00 else ""
+        where = f"character {found.start} is the lone surrogate U+{code:04X}{byte}"
+        return f"is not valid Unicode: {where}\nFix: give the text as UTF-8"
+    return f"the tokenizer cannot read it ({error})"
