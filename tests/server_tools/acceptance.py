@@ -51,7 +51,7 @@ def refusals_say_why(ctx: Any, response: Any, case: Any) -> None:
     if param is None:
         raise AssertionError(f"a refusal that names no field: {problem['message']}")
     body = case.body if isinstance(case.body, dict) else {}
-    own = {*(body.get("exit_params") or ()), *(body.get("extra") or ())}
+    own = {f"{part}.{name}" for part in ("exit_params", "extra") for name in body.get(part) or ()}
     first = param.partition(".")[0].partition("[")[0]
     if first not in _TOGETHER and param not in own:
         raise AssertionError(f"the schema allows what is refused: {problem['message']}")
