@@ -101,6 +101,11 @@ _KINDS = ("passed", "failed", "error", "skipped", "xfailed")
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """The commit, "-dirty" where anything but the records has changed since."""
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/docs/records")
+    return (_git("describe", "--always") or "unknown") + ("-dirty" if changed else "")
+
+
+def _git(*command: str) -> str:
+    argv = ["git", "-C", str(Path(__file__).parent), *command]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
