@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
-from rlt_core.contract.errors import OptionError
+from rlt_core.contract.errors import CapacityError, OptionError
 from rlt_core.contract.specs import OpSpec
 from rlt_core.kv.accounting import plan_kv
 from rlt_core.kv.layouts import LastExited
@@ -64,6 +66,22 @@ def test_a_gpu_s_pool_leaves_room_for_the_policy_s_state() -> None:
     plans = [resolve(choice, discover()) for choice in choices]
     without, kept = (sizes._kept_bytes(plan, 100, 30, 64) for plan in plans)
     assert kept - without == (101 + 30) * plans[0].shape.vocab_size * 4
+
+
+def test_a_pool_that_is_asked_for_is_checked_where_memory_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a CPU an allocator's error came instead; on a GPU what torch keeps of an engine that has
+    ended is not free by the driver's count, and the next one was refused."""
+    monkeypatch.setattr(sizes, "_free_memory", lambda device: 0)
+    for device, refused in (("cpu", True), ("cuda", False)):
+        config = StageConfig(model_path=str(GOLDEN / "ouro_b"), device=device, exact=False)
+        plan = resolve(config.choice(), discover())
+        kv = plan_kv(plan.shape, LastExited(), page_size=16, max_depth=4, element_bytes=4)
+        for asked in ({"kv_pages": 400}, {"kv_memory": 400 * kv.page_bytes}):
+            sized = msgspec.structs.replace(config, **asked)
+            with pytest.raises(CapacityError, match="MiB free") if refused else nullcontext():
+                assert sizes._num_pages(sized, plan, kv, (4, 16), []) == 400
 
 
 def test_host_pages_of_a_gpu_take_no_more_than_was_asked() -> None:

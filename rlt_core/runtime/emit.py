@@ -83,7 +83,9 @@ class Emitter:
         finish = self._advance(slot, at, sampled)
         self._resume(t)
         score = t.score + num_leave
-        scored, score_logits = self._score(model, state[score], t, ctx)
+        scored, score_logits = None, None
+        if t.score.shape[0]:
+            scored, score_logits = self._score(model, state[score], t, ctx)
         return Emitted(
             slot=torch.where(slot == s.sentinel, -1, slot),
             depth=s.read_depth[home[emit]],
@@ -197,11 +199,9 @@ class Emitter:
 
     def _score(
         self, model: LoopedModel, state: Tensor, t: TickTensors, ctx: Launch
-    ) -> tuple[Sampled | None, Tensor | None]:
+    ) -> tuple[Sampled, Tensor | None]:
         """The targets of the rows with one, and their logits [X, V] where those are kept. In parts:
         all prompt rows of a tick may have one, and each takes a vocabulary's room."""
-        if not state.shape[0]:
-            return None, None
         size = max(_SCORE_BYTES // (_SCORE_PEAK * 4 * self.slots.vocab_size), 1)
         targets = t.target[t.finish][t.score]
         logits, parts = list[Tensor](), list[Sampled]()
