@@ -214,6 +214,34 @@ def test_who_goes_away_aborts(how: str) -> None:
     run(scene())
 
 
+@pytest.mark.parametrize("where", ["open", "read", "score"])
+def test_a_dropped_coroutine_aborts(where: str) -> None:
+    """A coroutine that nobody awaits any more is ended by a garbage collection: one inside the
+    lock of all requests hung them all."""
+
+    async def scene() -> None:
+        async with scripted() as llm:
+            stream = llm.stream(SLOWLY, LONG)
+
+            async def read() -> None:
+                async with stream:
+                    async for _ in stream:
+                        pass
+
+            if where == "read":
+                await stream.open()
+            coroutine = llm.score([SLOW, 5, 6]) if where == "score" else read()
+            coroutine.send(None)  # as far as it goes without waiting
+            assert llm.num_open == 1
+            with llm._started.reading():
+                del coroutine
+                gc.collect()
+            await asyncio.sleep(0)  # the loop aborts what was dropped
+            await _nothing_left(llm)
+
+    run(scene())
+
+
 def test_cancelling_while_the_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request cancelled while its text was tokenized was sent all the same, and ran alone."""
 

@@ -172,7 +172,8 @@ def test_python_blocks_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the examples; those of a page share their names, as a reader would run them. The
     stage runs in this process, which the stage's own tests show to be the same code."""
     monkeypatch.setattr("rlt_core.api.llm.StageClient", LocalClient)
-    monkeypatch.setattr("rlt_core.api.async_llm.StageClient", lambda config, _: LocalClient(config))
+    here = "rlt_core.api.served_stage.StageClient"
+    monkeypatch.setattr(here, lambda config, _: LocalClient(config))
     names: dict[str, object] = {}
     # The README's plugin is a file of its own; the transcripts run it.
     blocks = [b for b in _blocks("python", PAGES[name]) if not b.startswith("# rlt_")]

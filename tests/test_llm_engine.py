@@ -18,7 +18,7 @@ from rlt_core.api.llm import LLM
 from rlt_core.api.outputs import RequestOutput
 from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.contract.errors import CapacityError, OptionError, RequestError, StageError
-from rlt_core.runtime import emit
+from rlt_core.runtime import emit, logit_parts
 from rlt_core.runtime.sampling import Sampled, score_tokens
 from rlt_core.stage.build import build_engine
 from rlt_core.stage.client import StageClient
@@ -149,7 +149,8 @@ def test_scores_come_in_parts_that_fit(local: LLM, monkeypatch: pytest.MonkeyPat
     (whole,) = local.generate("twenty-four letters, or so", options)
     assert max(sizes) > 7
     sizes.clear()
-    monkeypatch.setattr(emit, "_SCORE_BYTES", 7 * emit._SCORE_PEAK * 4 * local.report.vocab_size)
+    size = logit_parts.PART_PEAK * 4 * local.report.vocab_size
+    monkeypatch.setattr(logit_parts, "PART_BYTES", 7 * size)
     (parts,) = local.generate("twenty-four letters, or so", options)
     assert max(sizes) == 7
     assert parts.prompt_logprobs == whole.prompt_logprobs

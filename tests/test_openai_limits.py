@@ -110,3 +110,18 @@ def test_serve_has_the_chat_template_of_run(capsys: pytest.CaptureFixture[str]) 
     err = capsys.readouterr().err
     assert "chat_template: '/no/file' is no file" in err
     assert "loading" not in err
+
+
+def test_a_text_that_is_no_template_is_told_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first client was told of a missing endif, and the server went on without chats."""
+    file = tmp_path / "half.jinja"
+    file.write_text("{% for m in messages %}\n{{ m['content'] }}\n{% if m %}")
+    assert main(["serve", "--port", "0", "--chat-template", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert f"chat_template: {file}, line 3: " in err
+    assert "loading" not in err
+    # A template that wants more of a conversation than there is here is one all the same.
+    file.write_text("{{ messages[0]['content'] }}{{ raise_exception('no') }}")
+    create_app(demo(), ServerSettings(port=0, chat_template=str(file)))

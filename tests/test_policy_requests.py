@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from rlt_core import LLM, SamplingParams
 from rlt_core.contract.errors import RequestError
+from rlt_core.runtime import logit_parts
+from rlt_core.runtime.decide import Decider
+from rlt_core.runtime.tick_rows import Batch
 from tests.selection import mostly_slow
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -62,3 +66,30 @@ def test_thresholds_out_of_range(policy: str, bad: float, words: str) -> None:
         depths(llm, bad)
     assert error.value.field == "exit_threshold"
     assert words in error.value.reason
+
+
+@pytest.mark.parametrize("model", ["ouro_a", "nanbeige_b"])
+def test_distributions_are_compared_in_parts_that_fit(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every position of a scored text asks the policy in one tick, and each takes several
+    vocabularies' room: more than a GPU's pool leaves free."""
+    sizes: list[int] = []
+    before = Decider._decide
+
+    def noted(self: Decider, asking: Batch, signals: dict[str, Tensor]) -> Tensor:
+        sizes.append(len(asking.slot))
+        return before(self, asking, signals)
+
+    monkeypatch.setattr(Decider, "_decide", noted)
+    text, params = [(7 * i) % 97 for i in range(24)], SamplingParams(exit_threshold=1.0)
+    with serve(model, "kl") as llm:
+        whole = llm.score(text, prompt_len=2, sampling_params=params)
+        assert max(sizes) > 7
+        assert len(set(whole.exit_depths[3:])) > 1, "the rows part in depth"
+        size = logit_parts.PART_PEAK * 4 * llm.report.vocab_size
+        monkeypatch.setattr(logit_parts, "PART_BYTES", 7 * size)
+        sizes.clear()
+        parts = llm.score(text, prompt_len=2, sampling_params=params)
+    assert max(sizes) == 7
+    assert (parts.logprobs, parts.exit_depths) == (whole.logprobs, whole.exit_depths)

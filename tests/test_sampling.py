@@ -327,6 +327,16 @@ def test_limits_are_told() -> None:
     assert sample_plain(torch.zeros(2, 3), 20).top_ids.tolist() == [[0, 1, 2], [0, 1, 2]]
 
 
+def test_scores_keep_no_logits() -> None:
+    """An empty view of the logits kept all of them, for every part of a long prompt, and in every
+    captured tick."""
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(2))
+    for scored in (score_tokens(logits, torch.tensor([1, 2, 3]), 0), sample_plain(logits)):
+        for name in Sampled.__dataclass_fields__:
+            kept = getattr(scored, name).untyped_storage().nbytes()
+            assert kept < logits.untyped_storage().nbytes(), name
+
+
 def assert_same(a: Sampled, b: Sampled) -> None:
     for name in Sampled.__dataclass_fields__:
         first, second = getattr(a, name), getattr(b, name)

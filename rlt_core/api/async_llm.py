@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rlt_core.api.access import open_model
-from rlt_core.api.asked_stats import AskedStats
 from rlt_core.api.async_requests import AsyncRequests
 from rlt_core.api.async_stream import AsyncStream
 from rlt_core.api.chat import ChatFormat
-from rlt_core.api.event_loop import check_loop, tell
 from rlt_core.api.observer import NoObserver, Observer
 from rlt_core.api.option_kinds import read_option, read_options
 from rlt_core.api.outputs import RequestOutput, ScoreOutput
 from rlt_core.api.prompts import Prompt, check_single, spread_params
 from rlt_core.api.sampling_params import SamplingParams
-from rlt_core.api.stage_keeper import StageKeeper, Watcher
+from rlt_core.api.served_stage import NOT_STARTED, ServedStage
 from rlt_core.api.tokenizer import Tokenizer, decode_all
-from rlt_core.contract.errors import DeadlineError, OptionError, RequestError, StageError
+from rlt_core.contract.errors import OptionError, RequestError, StageError
 from rlt_core.schedule.stats import EngineStats
-from rlt_core.stage.client import Client, StageClient
-from rlt_core.stage.local import LocalClient
 from rlt_core.stage.messages import StageReport
 
 HANG_S = 120.0
@@ -62,13 +57,14 @@ class AsyncLLM:
             raise OptionError("hang_s", hang_s, "it must be above 0")
         self._access = open_model(AsyncLLM, model, tokenizer, options)
         self._name = "demo" if model is None else Path(os.fspath(model)).name or os.fspath(model)
-        self._max_waiting, self._restart = read["max_waiting"], read["restart"]
-        self._hang_s, self._in_process = read["hang_s"], read["in_process"]
+        self._stage = ServedStage(
+            self._access.config,
+            in_process=read["in_process"],
+            restart=read["restart"],
+            hang_s=read["hang_s"],
+        )
+        self._max_waiting = read["max_waiting"]
         self._observer: Observer = NoObserver()
-        self._report: StageReport | None = None
-        self._stats = AskedStats()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._keeper: StageKeeper | None = None
         self._requests: AsyncRequests | None = None
 
     @property
@@ -94,14 +90,14 @@ class AsyncLLM:
     @property
     def report(self) -> StageReport:
         """What the stage serves and how much fits; StageError before it has ever served."""
-        if self._report is None:
+        if self._stage.report is None:
             raise StageError(self.reason or "the stage is starting")
-        return self._report
+        return self._stage.report
 
     @property
     def known_report(self) -> StageReport | None:
         """The report, or None before a stage has ever served."""
-        return self._report
+        return self._stage.report
 
     @property
     def loops(self) -> int:
@@ -121,11 +117,9 @@ class AsyncLLM:
     @property
     def reason(self) -> str:
         """Why it is not ready; empty when it is."""
-        if self._keeper is None or self._requests is None:
-            return "the stage is not started"
-        if self._requests.closed:
+        if self._requests is not None and self._requests.closed:
             return "the server is shutting down"
-        return "" if self._keeper.ready else self._keeper.reason
+        return self._stage.reason
 
     @property
     def num_open(self) -> int:
@@ -145,12 +139,12 @@ class AsyncLLM:
     @property
     def num_restarts(self) -> int:
         """Stages beyond the first."""
-        return 0 if self._keeper is None else self._keeper.num_restarts
+        return self._stage.num_restarts
 
     @property
     def stage_pid(self) -> int | None:
         """The stage's process id; None with in_process."""
-        return None if self._keeper is None else self._keeper.pid
+        return self._stage.pid
 
     def observe(self, observer: Observer) -> None:
         """From now on this one is told of requests, instead of the one before."""
@@ -162,31 +156,9 @@ class AsyncLLM:
         """Starts the stage and waits until it serves; itself. The first start-up that fails
         raises its error, and nothing is left running."""
         await self.close()  # an earlier start, maybe in a loop that is gone
-        loop = self._loop = asyncio.get_running_loop()
-        first: asyncio.Future[None] = loop.create_future()
-        requests = self._requests = AsyncRequests(self._access, self._max_waiting, self._observer)
-
-        def started(report: StageReport) -> None:
-            requests.serve(report)
-            self._report = report
-
-        watcher = Watcher(
-            started=started,
-            serves=lambda: tell(loop, _settle, first, None),
-            failed=lambda error: tell(loop, _settle, first, error),
-            counted=lambda stats: tell(loop, self._stats.answered, stats),
-        )
-        self._keeper = StageKeeper(
-            self._make_client,
-            requests.open,
-            watcher,
-            restart=self._restart,
-            # In this process a step runs where its answer is waited for: it has always answered.
-            hang_s=None if self._in_process else self._hang_s,
-        )
-        self._keeper.start()
+        self._requests = AsyncRequests(self._access, self._max_waiting, self._observer)
         try:
-            await first
+            await self._stage.start(self._requests)
         except BaseException:
             await self.close()
             raise
@@ -195,10 +167,10 @@ class AsyncLLM:
     async def close(self, drain_s: float = 0.0) -> None:
         """Takes no more requests, waits up to `drain_s` seconds for those in work, aborts the
         rest with a StageError and ends the stage; may be called again."""
-        if self._requests is None or self._keeper is None:
+        if self._requests is None:
             return
         await self._requests.drain(drain_s)
-        await asyncio.to_thread(self._keeper.end)
+        await self._stage.end()
         self._requests.shut()
 
     def hurry(self) -> None:
@@ -248,20 +220,11 @@ class AsyncLLM:
         check_single(text)
         deadline = read_option("deadline", deadline, float | None)
         requests, (params,) = self._started, spread_params(sampling_params, 1)
-        inbox = requests.admit(1)
-        timer = None
-        if deadline is not None:
-            late = DeadlineError(deadline)
-            timer = asyncio.get_running_loop().call_later(deadline, requests.expire, inbox, late)
-        try:
+        with requests.hold(1, deadline) as inbox:
             scoring = await requests.send_score(inbox, text, prompt_len, params)
             while await inbox.next() is not None:
                 pass
             return scoring.output()
-        finally:
-            if timer is not None:
-                timer.cancel()
-            requests.give_up(inbox)
 
     async def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, as `stream` would read it; RequestError without a tokenizer."""
@@ -276,10 +239,7 @@ class AsyncLLM:
 
     async def stats(self) -> EngineStats:
         """How the stage is now; what it said last where it does not answer within 2 s."""
-        if self._keeper is None or self._loop is None:
-            return self._stats.last
-        check_loop(self._loop)
-        return await self._stats.ask(self._keeper.ask)
+        return await self._stage.stats()
 
     async def __aenter__(self) -> AsyncLLM:
         return await self.start()
@@ -294,21 +254,7 @@ class AsyncLLM:
 
     @property
     def _started(self) -> AsyncRequests:
-        if self._requests is None or self._loop is None:
-            raise StageError("the stage is not started")
-        check_loop(self._loop)
+        if self._requests is None:
+            raise StageError(NOT_STARTED)
+        self._stage.check_loop()
         return self._requests
-
-    def _make_client(self, given_up: Callable[[], bool]) -> Client:
-        config = self._access.config
-        return LocalClient(config) if self._in_process else StageClient(config, given_up)
-
-
-def _settle(first: asyncio.Future[None], error: BaseException | None) -> None:
-    """The first start-up ended, well or not; later ones change nothing."""
-    if first.done():
-        return
-    if error is None:
-        first.set_result(None)
-    else:
-        first.set_exception(error)

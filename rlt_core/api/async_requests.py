@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from rlt_core.api.access import ModelAccess
@@ -58,8 +58,9 @@ class AsyncRequests:
         waiting = 4 * report.num_slots if self._max_waiting is None else self._max_waiting
         self.bound = QueueBound(report.num_slots, waiting)
 
-    def admit(self, num_answers: int) -> Inbox:
-        """Room for a request's answers, until it ends. BusyError, StageError."""
+    def admit(self, num_answers: int, deadline: float | None) -> Inbox:
+        """Room for a request's answers, until it ends or these seconds are over. BusyError,
+        StageError."""
         try:
             if self.closed:
                 raise StageError("the server is shutting down and takes no more requests")
@@ -75,7 +76,21 @@ class AsyncRequests:
         inbox = Inbox(num_answers)
         self._live.add(inbox)
         self._idle.clear()
+        if deadline is not None:
+            late = DeadlineError(deadline)
+            inbox.timer = self._loop.call_later(deadline, self._expire, inbox, late)
         return inbox
+
+    @contextmanager
+    def hold(self, num_answers: int, deadline: float | None) -> Iterator[Inbox]:
+        """What `admit` gives, aborted at the end of the block where it still runs."""
+        inbox = self.admit(num_answers, deadline)
+        try:
+            yield inbox
+        except BaseException as error:
+            self.leave(inbox, error)
+            raise
+        self.leave(inbox, None)
 
     async def send(self, inbox: Inbox, prompt: object, params: SamplingParams) -> Batch:
         """Reads a prompt and sends its request; the errors of `AsyncStream.open`."""
@@ -107,21 +122,17 @@ class AsyncRequests:
         found = await self.off_loop(lambda: read_prompt(text, builder, tokenizer).tokens)
         return [int(token) for token in found]
 
-    def give_up(self, inbox: Inbox) -> None:
-        """Aborts a request in whatever phase."""
-        self.open.give_up(inbox)
-        self._end(inbox, "abort")
+    def leave(self, inbox: Inbox, error: BaseException | None) -> None:
+        """Aborts a request in whatever phase, after this error of who waited for it."""
+        if isinstance(error, GeneratorExit):  # a coroutine that nobody holds any more
+            self.abandon(inbox)
+        else:
+            self._give_up(inbox)
 
     def abandon(self, inbox: Inbox) -> None:
-        """Aborts a request whose stream nobody holds any more. A garbage collection calls this,
-        anywhere, inside a lock too: so it takes none, and the loop does the rest."""
-        tell(self._loop, self.give_up, inbox)
-
-    def expire(self, inbox: Inbox, error: DeadlineError) -> None:
-        """Its time is over."""
-        if not inbox.ended:
-            # A reader finds what has arrived, then the error.
-            self._fail(inbox, error, "deadline")
+        """Aborts a request that nobody holds any more. A garbage collection calls this, anywhere,
+        inside a lock too: so it takes none, and the loop does the rest."""
+        tell(self._loop, self._give_up, inbox)
 
     def reading(self) -> AbstractContextManager[object]:
         """Held while collectors that may still be written to are read."""
@@ -168,8 +179,8 @@ class AsyncRequests:
             self._live.discard(inbox)
             self._end(inbox, None)
             raise
-        except BaseException:
-            self.give_up(inbox)
+        except BaseException as error:
+            self.leave(inbox, error)
             raise
         if isinstance(inbox.error, DeadlineError):
             raise inbox.error
@@ -198,6 +209,15 @@ class AsyncRequests:
                 times.num_tokens += len(increment.token_ids)
                 self.observer.grew(times, increment, seconds)
 
+    def _give_up(self, inbox: Inbox) -> None:
+        self.open.give_up(inbox)
+        self._end(inbox, "abort")
+
+    def _expire(self, inbox: Inbox, error: DeadlineError) -> None:
+        if not inbox.ended:
+            # A reader finds what has arrived, then the error.
+            self._fail(inbox, error, "deadline")
+
     def _fail(self, inbox: Inbox, error: RltError, reason: str) -> None:
         inbox.fail(error)
         self.open.give_up(inbox)
@@ -205,6 +225,8 @@ class AsyncRequests:
 
     def _end(self, inbox: Inbox, *reasons: str | None) -> None:
         """A request ended; only the first call for it counts."""
+        if inbox.timer is not None:
+            inbox.timer.cancel()
         if inbox in self._live:
             self._live.remove(inbox)
             inbox.times.ended = time.monotonic()

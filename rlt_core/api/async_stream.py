@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ from rlt_core.api.inbox import Inbox, StreamTimes
 from rlt_core.api.outputs import Increment, RequestOutput
 from rlt_core.api.prompts import Prompt
 from rlt_core.api.sampling_params import SamplingParams
-from rlt_core.contract.errors import DeadlineError
 
 if TYPE_CHECKING:
     from rlt_core.api.async_requests import AsyncRequests
@@ -37,7 +35,6 @@ class AsyncStream:
         self._deadline = deadline
         self._inbox: Inbox | None = None
         self._batch: Batch | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> AsyncStream:
         """Reads the prompt and sends the request; itself.
@@ -46,14 +43,13 @@ class AsyncStream:
         stage serves, DeadlineError.
         """
         if self._inbox is None:
-            inbox = self._inbox = self._requests.admit(self.params.n)
+            inbox = self._inbox = self._requests.admit(self.params.n, self._deadline)
             # Of the inbox alone: a bound method of this object would keep it alive.
             self._dropped = weakref.finalize(self, self._requests.abandon, inbox)
             try:
-                self._start_timer(inbox)
                 self._batch = await self._requests.send(inbox, self._prompt, self.params)
-            except BaseException:
-                self.close()
+            except BaseException as error:
+                self._leave(error)
                 raise
         return self
 
@@ -99,16 +95,13 @@ class AsyncStream:
             if increment is None:
                 raise StopAsyncIteration
             return increment
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._leave(error)
             raise
 
     def close(self) -> None:
         """Aborts what still runs; may be called again."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._inbox is not None and self._dropped.detach() is not None:
-            self._requests.give_up(self._inbox)
+        self._leave(None)
 
     async def __aenter__(self) -> AsyncStream:
         return await self.open()
@@ -119,7 +112,7 @@ class AsyncStream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._leave(error)
 
     @property
     def _opened(self) -> Batch:
@@ -127,8 +120,6 @@ class AsyncStream:
             raise RuntimeError("the stream is not open: `await stream.open()` comes first")
         return self._batch
 
-    def _start_timer(self, inbox: Inbox) -> None:
-        if self._deadline is not None:
-            loop = asyncio.get_running_loop()
-            error = DeadlineError(self._deadline)
-            self._timer = loop.call_later(self._deadline, self._requests.expire, inbox, error)
+    def _leave(self, error: BaseException | None) -> None:
+        if self._inbox is not None and self._dropped.detach() is not None:
+            self._requests.leave(self._inbox, error)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rlt_core.api.chat_messages import check_messages
-from rlt_core.api.chat_renderer import Rendering
+from rlt_core.api.chat_renderer import Rendering, check_syntax
 from rlt_core.api.chat_templates import (
     ChatTemplate,
     choose_template,
@@ -116,6 +116,13 @@ class ChatFormat:
         """The template that a conversation with this option is written by; its errors."""
         owner = str(self._folder or "this tokenizer")
         return choose_template(self._named, chat_template, has_tools=has_tools, owner=owner)
+
+    def checked_template(self, chat_template: object) -> ChatTemplate:
+        """`template` of this option, for conversations to come; RequestError where its text is no
+        template."""
+        template = self.template(chat_template)
+        check_syntax(template)
+        return template
 
     def encode(self, text: str) -> list[int]:
         """The ids of a rendered text."""

@@ -97,6 +97,15 @@ class Rendering:
             return True
 
 
+def check_syntax(template: ChatTemplate) -> None:
+    """RequestError where its text is no template; what it writes is not looked at."""
+    try:
+        Rendering(template=template, special_tokens={})._render([])
+    except RequestError as error:
+        if error.field == "chat_template":
+            raise
+
+
 def _line_of(error: Exception) -> int | None:
     """The template's line that raised; None for an error from outside the template."""
     frames = traceback.extract_tb(error.__traceback__)

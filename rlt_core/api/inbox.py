@@ -31,12 +31,13 @@ class Inbox:
     """The event loop's side of one request: increments that nobody has read, and its end.
 
     `collectors` are written by the thread that reads the stage; everything else, and they too once
-    they are done, belongs to the event loop.
+    they are done, belongs to the event loop. timer: of a deadline.
     """
 
     def __init__(self, num_answers: int) -> None:
         self.times = StreamTimes()
         self.num_answers = num_answers
+        self.timer: asyncio.TimerHandle | None = None
         self.collectors: Sequence[Collector] = ()
         self.given_up = False
         self.error: RltError | None = None

@@ -38,7 +38,7 @@ class ServeSession:
         self._settings = ServerSettings(keys=keys, **server)
         self._llm = _engine(model, engine)
         if self._settings.chat_template is not None:
-            self._llm.chat.template(self._settings.chat_template)
+            self._llm.chat.checked_template(self._settings.chat_template)
 
     def run(self, *, access_log: bool) -> int:
         """Serves; the exit code."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from rlt_core.contract.capabilities import Word
 from rlt_core.contract.protocols import ExitPolicy, LoopedModel
 from rlt_core.runtime.context import Launch
+from rlt_core.runtime.logit_parts import logit_parts
 from rlt_core.runtime.services import Services
 from rlt_core.runtime.slots import Slots
 from rlt_core.runtime.tick_rows import Batch, TickTensors, boundary_rows
@@ -66,12 +67,23 @@ class Decider:
 
         index int64 [A] or a slice: where those rows are in state and before; None: all of them
         ask."""
-        s, signals = self.slots, self._signals(state, before, ctx)
+        signals = self._signals(state, before, ctx)
         if index is not None:
             signals = {name: values[index] for name, values in signals.items()}
             state = state[index]
-        if Word.LOGITS in self.signals:
-            signals["logits"] = self._peek_logits(asking, state, t)
+        if Word.LOGITS not in self.signals:
+            return self._decide(asking, signals)
+        read_out, peek = self._peek(asking, state, t)
+        parts = []
+        for rows in logit_parts(len(read_out), self.slots.vocab_size):
+            seen = {name: values[rows] for name, values in signals.items()}
+            seen["logits"] = self.model.head(read_out[rows], peek)
+            parts.append(self._decide(asking.rows(rows), seen))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _decide(self, asking: Batch, signals: dict[str, Tensor]) -> Tensor:
+        """The policy's word on these rows: bool [A]; its state of them goes on."""
+        s = self.slots
         kept = s.policy_rows(asking.home, asking.enters)
         params = s.row_params(asking.slot, asking.position)
         says, new = self.policy.decide(signals, kept, params, asking.depth)
@@ -92,10 +104,10 @@ class Decider:
             found["state_before"] = earlier["state"]
         return found
 
-    def _peek_logits(self, asking: Batch, state: Tensor, t: TickTensors) -> Tensor:
-        """Logits of the state now; coda runs without storing."""
+    def _peek(self, asking: Batch, state: Tensor, t: TickTensors) -> tuple[Tensor, Launch]:
+        """What the head would read now, and its launch; coda runs without storing."""
         assert t.ask_tiles is not None, self.signals
         rows = boundary_rows(asking, asking.live, t.ask_tiles, t.num_chunks)
         rows.depth = asking.depth
         ctx = Launch(self.services, rows, self.slots, store=False)
-        return self.model.head(self.model.coda(state, ctx, store=False), ctx)
+        return self.model.coda(state, ctx, store=False), ctx

@@ -11,6 +11,7 @@ from torch import Tensor
 from rlt_core.contract.protocols import LoopedModel
 from rlt_core.contract.steps import Drawn
 from rlt_core.runtime.context import Launch
+from rlt_core.runtime.logit_parts import logit_parts
 from rlt_core.runtime.residents import Needs
 from rlt_core.runtime.sampling import (
     Sampled,
@@ -44,11 +45,6 @@ class Emitted:
     score_logits: Tensor | None
     counts: Tensor
     drafts: Tensor | None = None  # CheckingEmitter's
-
-
-# What scoring may take beside the pool (stage.sizes keeps more free), and what it takes for each
-# byte of logits: these, and 7.1 times as much for their order and sums.
-_SCORE_BYTES, _SCORE_PEAK = 1 << 30, 9
 
 
 class Emitter:
@@ -200,14 +196,12 @@ class Emitter:
     def _score(
         self, model: LoopedModel, state: Tensor, t: TickTensors, ctx: Launch
     ) -> tuple[Sampled, Tensor | None]:
-        """The targets of the rows with one, and their logits [X, V] where those are kept. In parts:
-        all prompt rows of a tick may have one, and each takes a vocabulary's room."""
-        size = max(_SCORE_BYTES // (_SCORE_PEAK * 4 * self.slots.vocab_size), 1)
+        """The targets of the rows with one, and their logits [X, V] where those are kept."""
         targets = t.target[t.finish][t.score]
         logits, parts = list[Tensor](), list[Sampled]()
-        for rows, target in zip(state.split(size), targets.split(size), strict=True):
-            found = model.head(rows, ctx)
-            parts.append(score_tokens(found, target, self.needs.num_top))
+        for rows in logit_parts(len(targets), self.slots.vocab_size):
+            found = model.head(state[rows], ctx)
+            parts.append(score_tokens(found, targets[rows], self.needs.num_top))
             if self.keep_logits:
                 logits.append(found)
         return joined(parts), torch.cat(logits) if self.keep_logits else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,7 @@ class Executor:
         self.config, self.kv = config, kv
         checked = CheckedModel(model, plan)
         self.device = torch.device(plan.device)
-        on_gpu = self.device.type == "cuda"
-        self._on_device = torch.cuda.device(self.device) if on_gpu else nullcontext()
+        self._gpu = torch.cuda.device(self.device).idx if self.device.type == "cuda" else None
         dtype = getattr(torch, plan.dtype)
         self.pool = DevicePool(kv, config.num_pages, self.device, dtype, debug=config.debug)
         policy = _make(plan.policy.factory)
@@ -106,11 +105,8 @@ class Executor:
         self._in_flight: deque[Pending] = deque()
 
     def _make_program(self, plan: Plan, model: LoopedModel, decider: Decider) -> TickProgram:
-        slots, keep, tables = (
-            self.slots,
-            self.config.keep_logits,
-            DeviceTables(self.kv, self.device),
-        )
+        slots, keep = self.slots, self.config.keep_logits
+        tables = DeviceTables(self.kv, self.device)
         rules: dict[str, Any] = {
             "entry": plan.strategy.entry,
             "full": plan.exit_mode == "full",
@@ -131,7 +127,7 @@ class Executor:
 
     def capture(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Capture graphs, for ticks with prompt rows too; progress(done, of) after each of them."""
-        with torch.inference_mode():
+        with torch.inference_mode(), self._on_device():
             self._graphs = TickGraphs(
                 self._run,
                 self._change,
@@ -147,7 +143,7 @@ class Executor:
     def submit(self, tick: TickInput) -> None:
         """Launch a tick; returns without waiting for it. Any thread may call: events, streams and
         kernels go to the device that is current there."""
-        with torch.inference_mode(), self._on_device:
+        with torch.inference_mode(), self._on_device():
             needs = self._residents.update(tick)
             self._apply(tick)
             results = None if self._graphs is None else self._graphs.run(tick, needs)
@@ -160,6 +156,9 @@ class Executor:
     def collect(self) -> TickOutput:
         """The oldest tick's results; waits for them."""
         return self._in_flight.popleft().wait()
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._gpu is None else torch.cuda.device(self._gpu)
 
     def _run(self, t: TickTensors) -> Results:
         """One tick, in fused steps where there are some for it."""

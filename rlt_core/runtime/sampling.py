@@ -179,7 +179,8 @@ class _Raw:
             logprob=self._logprob(at)[:, 0],
             rank=(self.keys >= self.keys.gather(1, at)).sum(dim=-1),
             top_ids=top_ids,
-            top_logprobs=self._logprob(top_ids) if num_top else self.logits[:, :0],
+            # Not of the logits: a view, even an empty one, would keep all of them.
+            top_logprobs=self._logprob(top_ids) if num_top else self.peak[:, :0],
             bad=self.bad if overflow is None else self.bad | overflow,
         )
 

@@ -61,7 +61,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings) -> FastAPI:
         metrics=metrics,
         tool_format=None if parser is None else named_format(parser),
         # Read once: a file that is gone, or changed, while it serves changes no answer.
-        chat_template=None if template is None else llm.chat.template(template),
+        chat_template=None if template is None else llm.chat.checked_template(template),
     )
     for router in ROUTERS:
         app.include_router(router)

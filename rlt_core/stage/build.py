@@ -87,15 +87,19 @@ def build_parts(
     return Parts(plan=plan, kv=kv, sizes=sizes, model=model, executor=executor)
 
 
+_NO_ROOM = ("allocate memory", "out of memory")
+
+
 @contextmanager
 def _short_of_memory(plan: Plan, sizes: Sizes) -> Iterator[None]:
     """What torch and numpy raise where an array does not fit, as a CapacityError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # torch says it on a GPU by a kind of its own, and on a CPU in words.
+        # torch's allocator of a GPU says it by a kind of its own; that of a CPU, and the driver,
+        # say it in words.
         by_kind = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not by_kind and "allocate memory" not in str(error):
+        if not by_kind and not any(words in str(error) for words in _NO_ROOM):
             raise
         engine = sizes.engine
         fewer = "--kv-memory, --max-num-seqs or --max-num-tokens"

@@ -22,6 +22,7 @@ from rlt_core.kv.prefix import cached_text
 from rlt_core.plugins.loading import load_object
 from rlt_core.plugins.plan import Plan
 from rlt_core.runtime.engine_config import EngineConfig
+from rlt_core.runtime.mixed_inputs import NUM_ENDS
 from rlt_core.runtime.options import room_places
 from rlt_core.stage.config import StageConfig
 
@@ -36,8 +37,9 @@ SWAP_BYTES = 4 << 30
 # (total bytes of a GPU from which they hold, resident requests, prompt rows of a tick)
 GPU_ROWS = ((64 << 30, 256, 2048), (20 << 30, 128, 1024), (0, 64, 512))
 CPU_ROWS = (64, 256)
-# Bytes that sampling with every filter takes at its peak, for each byte of logits.
-SAMPLING_PEAK = 19
+# Bytes that sampling with every filter takes at its peak, for each byte of logits: 18.5 measured on
+# a CPU, and up to 6 more for what a GPU's sort works in (read, not measured).
+SAMPLING_PEAK = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,8 @@ def _kept_bytes(plan: Plan, num_slots: int, num_rows: int, max_len: int) -> int:
     """What a stage keeps beside weights and pool where ticks are captured: counts of tokens by
     slot, what sampling works in, the policy's state, and the tables of the model's options."""
     shape = plan.shape
-    vocabulary = (5 + SAMPLING_PEAK * 4) * (num_slots + 1) * shape.vocab_size
+    sampled = num_slots + 1 + NUM_ENDS  # rows of the largest captured tick
+    vocabulary = (5 * (num_slots + 1) + SAMPLING_PEAK * 4 * sampled) * shape.vocab_size
     homes = num_slots + 1 + num_rows + (num_slots + 1) * plan.num_lanes
     policy: ExitPolicy = load_object(plan.policy.factory)()
     state: int = sum(
@@ -125,10 +128,10 @@ def _num_pages(
     free = _free_memory(plan.device)
     if config.kv_pages is not None:
         check_num_pages(kv, config.kv_pages)
-        _check_room(plan, "--kv-pages", config.kv_pages, config.kv_pages * kv.page_bytes, free)
+        _check_room("--kv-pages", config.kv_pages, config.kv_pages * kv.page_bytes, free)
         return config.kv_pages
     if config.kv_memory is not None:
-        _check_room(plan, "--kv-memory", config.kv_memory, config.kv_memory, free)
+        _check_room("--kv-memory", config.kv_memory, config.kv_memory, free)
         return num_pages_for_budget(kv, config.kv_memory)
     budget = min(KV_BYTES, free // 4)
     if plan.device.startswith("cuda"):
@@ -142,9 +145,8 @@ def _num_pages(
     return min(most, num_pages_for_budget(kv, budget))
 
 
-def _check_room(plan: Plan, option: str, asked: int, num_bytes: int, free: int) -> None:
-    # A GPU refuses by itself, and counts what torch keeps of an engine that has ended as free.
-    if not plan.device.startswith("cuda") and num_bytes > free:
+def _check_room(option: str, asked: int, num_bytes: int, free: int) -> None:
+    if num_bytes > free:
         raise CapacityError(
             f"{option} {asked}: {num_bytes / 2**20:,.0f} MiB of KV; {free / 2**20:,.0f} MiB free"
             f"\nFix: a smaller {option}, or none: the pool then takes what is there"
@@ -202,7 +204,10 @@ def _min_leave(plan: Plan, num_slots: int) -> int:
 def _free_memory(device: str) -> int:
     """Bytes of the device's memory, or of RAM that can be had without swapping."""
     if device.startswith("cuda"):
-        return torch.cuda.mem_get_info(torch.device(device))[0]
+        where = torch.device(device)
+        # For the driver what torch keeps, as of an engine that has ended, is not free.
+        kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        return torch.cuda.mem_get_info(where)[0] + kept
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
