@@ -56,8 +56,9 @@ def test_a_trace_has_every_loop_of_every_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_profile_names_operators_and_the_idle_share() -> None:
-    """Guards a profile of nothing: products are among the costliest of a loop."""
+def test_a_profile_names_operators_and_the_idle_share(capfd: pytest.CaptureFixture[str]) -> None:
+    """Guards a profile of nothing, as products are among the costliest of a loop, and lines that
+    the profiler writes of itself."""
     result = _run("profile", "--num-requests", "1", "--context", "5", "--new-tokens", "3", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.output.splitlines()[-1])["results"]
@@ -65,6 +66,7 @@ def test_a_profile_names_operators_and_the_idle_share() -> None:
     assert "aten::mm" in {one["name"] for one in found["costliest"]}
     assert 0 < found["idle"] < 1
     assert found["tokens"] == 3
+    assert "profiler" not in capfd.readouterr().err
 
 
 def test_an_operator_counts_without_those_that_it_calls() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 
+def profiler(activity: ProfilerActivity) -> profile:
+    """torch's, of one kind of activity, which counts events but prints nothing of its own."""
+    # Read when the first one begins; from torch 2.13 on it says so on stderr otherwise.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    return profile(activities=[activity], acc_events=True)
+
+
 def busy_seconds(run: Callable[[], object]) -> float:
     """Seconds in which at least one kernel or copy ran on the GPU while `run` ran."""
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+    with profiler(ProfilerActivity.CUDA) as found:
         run()
         torch.cuda.synchronize()
     spans = (

@@ -14,9 +14,9 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 
-from rlt_core.bench.gpu_idle import covered
+from rlt_core.bench.gpu_idle import covered, profiler
 
 MOST = 10
 
@@ -57,10 +57,9 @@ class Profiled:
 
 def profiled(run: Callable[[], object], *, on_gpu: bool) -> Profiled:
     """What `run` spends its time on."""
-    activities = [ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
     if on_gpu:
         torch.cuda.synchronize()
-    with profile(activities=activities, acc_events=True) as found:
+    with profiler(ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU) as found:
         start = perf_counter()
         run()
         if on_gpu:
