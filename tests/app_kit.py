@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from rlt_core.api.async_llm import AsyncLLM
+from rlt_core.api.sampling_params import SamplingParams
 from rlt_core.server.keys import ApiKeys
 from rlt_core.server.logs import JsonFormatter
 from rlt_core.server.run import Service, bind
@@ -23,6 +24,7 @@ from tests.scripted_engine import SLOW
 T = TypeVar("T")
 WITHIN_S = 20.0
 KEY = "the-right-key-of-this-test"
+LONG = SamplingParams(max_tokens=4000, ignore_eos=True)
 FAST = {"prompt_token_ids": [5, 6, 7]}
 SLOWLY = {"prompt_token_ids": [SLOW, 6, 7]}  # 0.05 s a token and request
 
@@ -40,6 +42,11 @@ def scripted(builder: str = "build", **options: Any) -> AsyncLLM:
     """An AsyncLLM of the scripted engine, in this process."""
     values: dict[str, Any] = {"in_process": True, **options}
     return AsyncLLM(engine_factory=f"tests.scripted_engine:{builder}", **values)
+
+
+def params(count: int = 4, **more: object) -> SamplingParams:
+    """A seeded answer of so many tokens."""
+    return SamplingParams(max_tokens=count, ignore_eos=True, seed=1, **more)  # type: ignore[arg-type]  # fields of any type
 
 
 def settings(**changes: Any) -> ServerSettings:
@@ -79,6 +86,14 @@ async def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert asyncio.get_running_loop().time() < end, "it never came true"
         await asyncio.sleep(0.005)
+
+
+async def nothing_left(llm: AsyncLLM) -> None:
+    """Returns once no slot is used, for nobody is served."""
+    assert llm.num_open == 0
+    while (await llm.stats()).slots_used:
+        await asyncio.sleep(0.01)
+    assert not llm._started.open._inboxes
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,5 +110,7 @@ def test_a_boundary_below_zero_is_none() -> None:
 
 def test_covered_time_counts_overlaps_once() -> None:
     """Guards the GPU's idle share: kernels on two streams would hide an idle GPU."""
-    assert covered([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.0)]) == 4.0
+    spans = [(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.0)]
+    events = [SimpleNamespace(time_range=SimpleNamespace(start=a, end=b)) for a, b in spans]
+    assert covered(events) == 4.0
     assert covered([]) == 0.0

@@ -12,8 +12,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from rlt_core.bench.gpu_idle import device_events
 from rlt_core.bench.profile import Profiled, costliest
 from rlt_core.cli import bench
+from rlt_core.contract.errors import RltError
 
 LOAD = ("--num-requests", "3", "--context", "5", "--new-tokens", "4")
 
@@ -67,6 +69,16 @@ def test_a_profile_names_operators_and_the_idle_share(capfd: pytest.CaptureFixtu
     assert 0 < found["idle"] < 1
     assert found["tokens"] == 3
     assert "profiler" not in capfd.readouterr().err
+
+
+def test_a_profile_of_nothing_is_refused() -> None:
+    """Where the profiler cannot look into a GPU, all of its time was idle."""
+    seen = SimpleNamespace(
+        events=lambda: [SimpleNamespace(device_type=SimpleNamespace(name="CPU"))]
+    )
+    assert len(device_events(seen, "CPU")) == 1  # type: ignore[arg-type]  # as torch's, in part
+    with pytest.raises(RltError, match="saw nothing on CUDA"):
+        device_events(seen, "CUDA")  # type: ignore[arg-type]  # as torch's, in part
 
 
 def test_an_operator_counts_without_those_that_it_calls() -> None:

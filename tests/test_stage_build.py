@@ -85,9 +85,9 @@ def test_a_pool_that_is_asked_for_is_checked(device: str, monkeypatch: pytest.Mo
 
 def test_what_torch_keeps_of_an_engine_that_ended_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """For the driver it is not: a second engine in one process got next to no pool."""
-    numbers = {"mem_get_info": (100, 1000), "memory_reserved": 800, "memory_allocated": 50}
-    for name, value in numbers.items():
-        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    free = [100]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(850))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[-1], 1000))
     assert sizes._free_memory("cuda:1") == 850
 
 

@@ -154,24 +154,32 @@ class AsyncLLM:
 
     async def start(self) -> AsyncLLM:
         """Starts the stage and waits until it serves; itself. The first start-up that fails
-        raises its error, and nothing is left running."""
-        await self.close()  # an earlier start, maybe in a loop that is gone
-        self._requests = AsyncRequests(self._access, self._max_waiting, self._observer)
+        raises its error, and nothing is left running. What an earlier call started is closed."""
+        while self._requests is not None and not self._requests.ended:
+            await self.close()  # in a loop that is gone, maybe, or of a call that still waits
+        requests = AsyncRequests(self._access, self._max_waiting, self._observer)
+        self._requests = requests
         try:
-            await self._stage.start(self._requests)
-        except BaseException:
-            await self.close()
+            await self._stage.start(requests)
+            if requests.closed:
+                raise StageError("it was closed while it started")
+        except BaseException as error:
+            requests.closed = True
+            if not isinstance(error, GeneratorExit):  # which lets nothing be waited for
+                await requests.drain(0.0)
+                requests.shut()
             raise
         return self
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Takes no more requests, waits up to `drain_s` seconds for those in work, aborts the
         rest with a StageError and ends the stage; may be called again."""
-        if self._requests is None:
+        requests = self._requests
+        if requests is None:
             return
-        await self._requests.drain(drain_s)
+        await requests.drain(drain_s)
         await self._stage.end()
-        self._requests.shut()
+        requests.shut()
 
     def hurry(self) -> None:
         """Ends what a `close` still waits for."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 from rlt_core.api.access import ModelAccess
 from rlt_core.api.batch import Batch, Entry
 from rlt_core.api.collector import Collector
-from rlt_core.api.event_loop import tell
+from rlt_core.api.event_loop import check_loop, tell
 from rlt_core.api.inbox import Inbox
 from rlt_core.api.observer import Observer
 from rlt_core.api.open_requests import Arrival, OpenRequests
@@ -26,13 +26,15 @@ from rlt_core.contract.errors import BusyError, DeadlineError, RequestError, Rlt
 from rlt_core.stage.messages import StageReport
 
 NUM_TEXT_THREADS = 4
+_CLOSED = "the server is shutting down and takes no more requests"
 T = TypeVar("T")
 
 
 class AsyncRequests:
     """Takes requests up to a bound, reads their text in threads, tells their streams.
 
-    Made on the event loop that its streams run on. `closed` refuses new requests.
+    Made on the event loop that its streams run on. `closed` refuses new requests. ended: nothing
+    of it runs any more.
     """
 
     def __init__(self, access: ModelAccess, max_waiting: int | None, observer: Observer) -> None:
@@ -45,7 +47,7 @@ class AsyncRequests:
         self._idle.set()
         self.open = OpenRequests(self._loop, self._arrived)
         self.bound = QueueBound(0, 0)
-        self.closed = False
+        self.closed = self.ended = False
 
     @property
     def num_open(self) -> int:
@@ -61,9 +63,10 @@ class AsyncRequests:
     def admit(self, num_answers: int, deadline: float | None) -> Inbox:
         """Room for a request's answers, until it ends or these seconds are over. BusyError,
         StageError."""
+        check_loop(self._loop)
         try:
             if self.closed:
-                raise StageError("the server is shutting down and takes no more requests")
+                raise StageError(_CLOSED)
             if self._builder is None:
                 raise StageError("the stage is starting")
             self.bound.check(self.num_open, num_answers)
@@ -113,7 +116,9 @@ class AsyncRequests:
         return await self._read(inbox, scoring)
 
     async def off_loop(self, call: Callable[[], T]) -> T:
-        """Runs something that handles text in a thread."""
+        """Runs something that handles text in a thread; StageError after the end."""
+        if self.ended:
+            raise StageError(_CLOSED)
         return await self._loop.run_in_executor(self._text_threads, call)
 
     async def encode(self, text: str) -> list[int]:
@@ -123,7 +128,8 @@ class AsyncRequests:
         return [int(token) for token in found]
 
     def leave(self, inbox: Inbox, error: BaseException | None) -> None:
-        """Aborts a request in whatever phase, after this error of who waited for it."""
+        """Aborts a request in whatever phase. error: what ended the one who waited for it, if
+        anything did."""
         if isinstance(error, GeneratorExit):  # a coroutine that nobody holds any more
             self.abandon(inbox)
         else:
@@ -152,9 +158,10 @@ class AsyncRequests:
             self._fail(inbox, StageError("the server has shut down"), "abort")
 
     def shut(self) -> None:
-        """Ends the text threads."""
-        self.closed = True
-        self._text_threads.shutdown(wait=False, cancel_futures=True)
+        """Ends the text threads, once they have read what waits for them: who waits for that finds
+        that the request has failed."""
+        self.closed = self.ended = True
+        self._text_threads.shutdown(wait=False)
 
     @property
     def _requests(self) -> RequestBuilder:

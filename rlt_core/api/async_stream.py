@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -101,7 +102,8 @@ class AsyncStream:
 
     def close(self) -> None:
         """Aborts what still runs; may be called again."""
-        self._leave(None)
+        # In a coroutine that nobody holds any more, a `finally` may call this.
+        self._leave(sys.exc_info()[1])
 
     async def __aenter__(self) -> AsyncStream:
         return await self.open()

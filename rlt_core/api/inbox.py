@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -83,4 +84,5 @@ class Inbox:
     def wake(self) -> None:
         """Lets the reader look again."""
         if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody reads any more
+                self._reader.set_result(None)

@@ -77,15 +77,21 @@ class ServedStage:
             failed=lambda error: tell(loop, _settle, first, error),
             counted=lambda stats: tell(loop, self._stats.answered, stats),
         )
-        self._keeper = StageKeeper(
+        keeper = self._keeper = StageKeeper(
             self._make_client,
             requests.open,
             watcher,
             restart=self._restart,
             hang_s=self._hang_s,
         )
-        self._keeper.start()
-        await first
+        keeper.start()
+        try:
+            await first
+        except BaseException as error:
+            keeper.end_soon()
+            if not isinstance(error, GeneratorExit):  # which lets nothing be waited for
+                await asyncio.to_thread(keeper.end)
+            raise
 
     async def end(self) -> None:
         """Ends it, and waits for that; may be called again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ MakeClient = Callable[[Callable[[], bool]], Client]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
     """Who is told, in the keeper's thread: a stage is up, and will serve; it serves; one could not
-    be started, or ended; an answer on how it is."""
+    be started; an answer on how it is."""
 
     started: Callable[[StageReport], object]
     serves: Callable[[], object]
@@ -69,6 +70,10 @@ class StageKeeper:
             sender.send(GetStats(number=number))
         return sender is not None
 
+    def end_soon(self) -> None:
+        """Ends the stage and the thread, and waits for neither."""
+        self._ending.set()
+
     def end(self) -> None:
         """Ends the stage and the thread, and waits for both."""
         self._ending.set()
@@ -79,26 +84,27 @@ class StageKeeper:
         num_failures = 0
         while True:
             began = time.monotonic()
-            served, error = self._one_stage()
+            served, cause = self._one_stage()
             if self._ending.is_set():
                 return
             stable = served and time.monotonic() - began > STABLE_S
             num_failures = 1 if stable else num_failures + 1
             if not self._restart:
-                self.reason = f"{_cause(error)}; it is not restarted"
+                self.reason = f"{cause}; it is not restarted"
                 return
-            self.reason = f"{_cause(error)}; it is started again"
+            self.reason = f"{cause}; it is started again"
             self._ending.wait(0.0 if served and num_failures == 1 else _pause(num_failures))
             self.num_restarts += 1
+            gc.collect()  # of one in this process, weights and pool would stand beside the next's
 
-    def _one_stage(self) -> tuple[bool, BaseException]:
+    def _one_stage(self) -> tuple[bool, str]:
         """Starts a stage and serves until it ends: whether it began to serve, what ended it."""
         try:
             client = self._make(self._ending.is_set)
         except Exception as error:
             self._requests.disconnect(_cause(error))
             self._watcher.failed(error)
-            return False, error
+            return False, _cause(error)
         sender = Sender(client)
         try:
             return True, self._serve(client, sender)
@@ -106,23 +112,21 @@ class StageKeeper:
             client.close()
             sender.end()
 
-    def _serve(self, client: Client, sender: Sender) -> BaseException:
+    def _serve(self, client: Client, sender: Sender) -> str:
         self.pid = getattr(client, "pid", None)
         self._watcher.started(client.report)
         self._requests.connect(sender.send)
         self._sender, self.ready, self.reason = sender, True, ""
         self._watcher.serves()
+        cause = "the stage is closed"
         try:
             self._read(client, sender)
         except Exception as error:
-            found: Exception = error
-        else:
-            found = StageError("the stage is closed")
+            cause = _cause(error)  # alone: by its frames the error holds the client
         # Those who wait are told now: a hung process takes seconds to end.
-        self._sender, self.ready, self.reason = None, False, _cause(found)
-        self._requests.disconnect(self.reason)
-        self._watcher.failed(found)
-        return found
+        self._sender, self.ready, self.reason = None, False, cause
+        self._requests.disconnect(cause)
+        return cause
 
     def _read(self, client: Client, sender: Sender) -> None:
         heard = asked = time.monotonic()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
-from rlt_core.bench.gpu_idle import covered, profiler
+from rlt_core.bench.gpu_idle import covered, device_events, profiler
 
 MOST = 10
 
@@ -65,12 +65,10 @@ def profiled(run: Callable[[], object], *, on_gpu: bool) -> Profiled:
         if on_gpu:
             torch.cuda.synchronize()
         seconds = perf_counter() - start
-    kind = "CUDA" if on_gpu else "CPU"
-    events = [e for e in found.events() or () if e.device_type.name == kind]
-    spans = ((event.time_range.start, event.time_range.end) for event in events)
+    events = device_events(found, "CUDA" if on_gpu else "CPU")
     return Profiled(
         seconds=seconds,
-        busy_s=covered(spans) / 1e6,
+        busy_s=covered(events) / 1e6,
         costliest=costliest(events, on_gpu=on_gpu),
     )
 

@@ -29,6 +29,9 @@ from rlt_core.stage.messages import StageReport
 from rlt_core.stage.sizes import Sizes, plan_sizes
 from rlt_core.stage.stage import BuiltEngine
 
+# How a CPU's allocator, and a GPU's driver, say that memory is short.
+_NO_ROOM = ("allocate memory", "out of memory")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -87,17 +90,12 @@ def build_parts(
     return Parts(plan=plan, kv=kv, sizes=sizes, model=model, executor=executor)
 
 
-_NO_ROOM = ("allocate memory", "out of memory")
-
-
 @contextmanager
 def _short_of_memory(plan: Plan, sizes: Sizes) -> Iterator[None]:
     """What torch and numpy raise where an array does not fit, as a CapacityError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # torch's allocator of a GPU says it by a kind of its own; that of a CPU, and the driver,
-        # say it in words.
         by_kind = isinstance(error, (MemoryError, torch.OutOfMemoryError))
         if not by_kind and not any(words in str(error) for words in _NO_ROOM):
             raise

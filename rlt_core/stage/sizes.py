@@ -204,10 +204,8 @@ def _min_leave(plan: Plan, num_slots: int) -> int:
 def _free_memory(device: str) -> int:
     """Bytes of the device's memory, or of RAM that can be had without swapping."""
     if device.startswith("cuda"):
-        where = torch.device(device)
-        # For the driver what torch keeps, as of an engine that has ended, is not free.
-        kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
-        return torch.cuda.mem_get_info(where)[0] + kept
+        torch.cuda.empty_cache()  # which may hold what an engine had that has ended
+        return torch.cuda.mem_get_info(torch.device(device))[0]
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
