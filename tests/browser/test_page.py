@@ -38,6 +38,16 @@ def test_the_first_token_of_the_demo(demo: str, visit: Visits) -> None:
         assert page.locator(f"#{figure}").inner_text() != "–"
 
 
+def test_an_answer_that_comes_at_once_has_a_pace(demo: str, visit: Visits) -> None:
+    """Tokens a second were counted between the first and the last arrival: none, where there is
+    one arrival, as of a single token, or of an answer faster than the page."""
+    seen = visit(demo).open()
+    seen.fill(prompt=PROMPT, temperature=0, max_tokens=1)
+    seen.page.get_by_role("button", name="Generate").click()
+    expect(seen.page.locator("#told")).to_contain_text("1 token")
+    assert float(seen.page.locator("#pace").inner_text()) > 0
+
+
 def test_tokens_and_colours_are_those_of_the_api(demo: str, visit: Visits) -> None:
     """Tokens had the colour of their neighbour's depth, or all the same one."""
     seen = visit(demo).open()

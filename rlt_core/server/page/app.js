@@ -58,7 +58,7 @@ async function generate() {
   running = new AbortController();
   const isChat = controls.isChat;
   const answer = isChat ? new ChatAnswer() : new CompletionAnswer();
-  const times = { sent: performance.now(), first: 0, last: 0 };
+  const times = { sent: performance.now(), first: 0, last: 0, numFirst: 0 };
   const depth = begin(controls.depth);
   complain("");
   enable();
@@ -88,6 +88,7 @@ function take(answer, chunk, times, depth) {
   times.last = performance.now();
   if (!times.first) {
     times.first = times.last;
+    times.numFirst = answer.tokens.length;
     say("Streaming");
   }
   view.show(answer.tokens, first);
@@ -122,11 +123,17 @@ function legend(tokens, depth) {
   });
 }
 
+// Tokens a second: of those that came after the first; of all, where they came at once.
+function pace(tokens, times) {
+  const later = tokens.length - times.numFirst;
+  if (later && times.last > times.first) return (later * 1000) / (times.last - times.first);
+  return (tokens.length * 1000) / (times.last - times.sent);
+}
+
 function figures(tokens, times) {
-  const seconds = (times.last - times.first) / 1000;
   at("num-tokens").textContent = tokens.length;
   at("mean-depth").textContent = meanDepth(tokens).toFixed(2);
-  at("pace").textContent = seconds > 0 ? ((tokens.length - 1) / seconds).toFixed(1) : "–";
+  at("pace").textContent = pace(tokens, times).toFixed(1);
   at("first-token").textContent = `${Math.round(times.first - times.sent)} ms`;
   at("last-token").textContent = `token ${Math.max(LEAST, tokens.length)}`;
 }
