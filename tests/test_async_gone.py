@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 
 import pytest
 
+from rlt_core.api.async_llm import AsyncLLM
 from rlt_core.api.inbox import Inbox
 from rlt_core.api.open_requests import OpenRequests
 from rlt_core.contract.errors import StageError
@@ -130,15 +131,7 @@ def test_cancelling_while_the_prompt_is_read(monkeypatch: pytest.MonkeyPatch) ->
     async def scene() -> None:
         go, reached = threading.Event(), threading.Event()
         async with scripted() as llm:
-            requests = llm._started
-            before = requests._batch
-
-            def slow(*args: object) -> object:
-                reached.set()
-                go.wait(10)
-                return before(*args)  # type: ignore[arg-type]  # passed on as they came
-
-            monkeypatch.setattr(requests, "_batch", slow)
+            _hold_reading(llm, monkeypatch, reached, go)
             task = asyncio.ensure_future(llm.generate(SLOWLY, LONG))
             await until(reached.is_set)
             task.cancel()
@@ -158,14 +151,7 @@ def test_a_close_fails_what_waits_to_be_read(monkeypatch: pytest.MonkeyPatch) ->
         go = threading.Event()
         llm = scripted()
         await llm.start()
-        requests = llm._started
-        before = requests._batch
-
-        def slow(*args: object) -> object:
-            go.wait(10)
-            return before(*args)  # type: ignore[arg-type]  # passed on as they came
-
-        monkeypatch.setattr(requests, "_batch", slow)
+        _hold_reading(llm, monkeypatch, threading.Event(), go)
         tasks = [asyncio.ensure_future(llm.generate(SLOWLY, LONG)) for _ in range(6)]
         await until(lambda: llm.num_open == 6)
         await llm.close()
@@ -177,3 +163,18 @@ def test_a_close_fails_what_waits_to_be_read(monkeypatch: pytest.MonkeyPatch) ->
             await llm.encode("text")
 
     run(scene())
+
+
+def _hold_reading(
+    llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch, reached: threading.Event, go: threading.Event
+) -> None:
+    """Prompts are read once `go` is set; `reached` says that one is to be."""
+    requests = llm._started
+    before = requests._batch
+
+    def slow(*args: object) -> object:
+        reached.set()
+        go.wait(10)
+        return before(*args)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(requests, "_batch", slow)
