@@ -56,6 +56,7 @@ DEPTH = DepthResult(
     halts=0,
 )
 PREFILL = PrefillResult(
+    chunk_size=2048,
     prompts=Prompts(count=2, length=8),
     num_rows=16,
     seconds=TWO,
@@ -96,6 +97,7 @@ WAVEFRONT = WavefrontResult(
     ticks=14,
 )
 SERVE = Summary(
+    details={},
     num_requests=9,
     num_answered=8,
     seconds=4.0,

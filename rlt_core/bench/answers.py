@@ -75,14 +75,16 @@ class Limits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """A load in numbers. Times by name: {"ttft_ms": {"p50": ..., ...}, ...}; empty where nothing
-    was answered. seconds: from the start to the last answer. late_s: the most that the client was
-    behind its own plan when it sent a request."""
+    was answered. errors, details: by kind, how many there were and what was said of the first.
+    seconds: from the start to the last answer. late_s: the most that the client was behind its own
+    plan when it sent a request."""
 
     num_requests: int
     num_answered: int
     seconds: float
     late_s: float
     errors: dict[str, int]
+    details: dict[str, str]
     times: dict[str, dict[str, float]]
     prompt_tokens: int
     tokens: int
@@ -118,6 +120,7 @@ def summary(answers: Sequence[Answered], limits: Limits, late_s: float) -> Summa
         seconds=max([1e-9, *(one.ended for one in answers)]),
         late_s=late_s,
         errors=dict(Counter(one.error for one in answers if one.error is not None)),
+        details={one.error: one.detail for one in reversed(answers) if one.error is not None},
         times={f"{name}_ms": _quantiles(values) for name, values in series.items() if values},
         prompt_tokens=sum(one.prompt_len for one in whole),
         tokens=sum(one.made for one in whole),

@@ -74,11 +74,13 @@ class Work:
 class PrefillResult:
     """One point. seconds over the repeats; rate: the ceiling, operations a second.
 
-    num_rows: prompt rows in progress. ticks: of the first repeat.
+    num_rows: prompt rows in progress. chunk_size: rows of a chunk, at most. ticks: of the first
+    repeat.
     """
 
     prompts: Prompts
     num_rows: int
+    chunk_size: int
     seconds: Spread
     work: Work
     rate: float
@@ -106,6 +108,7 @@ class PrefillResult:
             "prompts": self.prompts.count,
             "prompt_len": self.prompts.length,
             "num_rows": self.num_rows,
+            "chunk_size": self.chunk_size,
             "seconds": self.seconds.as_dict(),
             "tokens_per_s": self.tokens_per_s,
             "product_operations": self.work.products,
@@ -139,6 +142,7 @@ def measure_prefill(
     return PrefillResult(
         prompts=prompts,
         num_rows=num_rows,
+        chunk_size=setting.chunk_size or num_rows,
         seconds=Spread.of(run.seconds for run in runs),
         work=Work.of(plan, prompts),
         rate=rate,

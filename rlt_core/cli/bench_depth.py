@@ -14,15 +14,15 @@ from rlt_core.cli import options
 from rlt_core.cli.bench_record import Recorder, progress, spread
 from rlt_core.cli.options import OnOff
 from rlt_core.cli.output import print_columns
-from rlt_core.contract.errors import CapacityError
+from rlt_core.contract.errors import CapacityError, OptionError
 from rlt_core.plugins.registry import discover
 
 if TYPE_CHECKING:
     from rlt_core.bench.depth import DepthResult, NoExitResult
     from rlt_core.bench.depths import Depths
 
-# As in rlt_core.bench.depth, which imports torch.
 WIDTHS, CONTEXTS = (16, 64, 128, 256), (128, 1024)
+CPU_WIDTHS, CPU_CONTEXTS = (4, 16), (64,)
 
 
 class Distribution(str, Enum):
@@ -56,13 +56,11 @@ def depth(
     random_weights: shared.RandomWeights = None,
     context: Annotated[
         list[int] | None,
-        typer.Option("--context", min=1, help="Prompt tokens; repeatable; default: 128, 1024."),
+        typer.Option("--context", min=1, help="Prompt tokens; repeatable."),
     ] = None,
     width: Annotated[
         list[int] | None,
-        typer.Option(
-            "--width", min=1, help="Resident requests; repeatable; default: 16, 64, 128, 256."
-        ),
+        typer.Option("--width", min=1, help="Resident requests; repeatable."),
     ] = None,
     distribution: Annotated[
         list[Distribution] | None,
@@ -99,12 +97,18 @@ def depth(
     """Replay exit depths and compare with fixed depth and with the work bound.
 
     The bound is (boundary + loops) / (boundary + mean depth), in loops, with the boundary measured.
-    What does not fit the machine's memory is skipped, and said.
+    Default grid: contexts 128 and 1024 with widths 16, 64, 128, 256; on a CPU context 64 with 4
+    and 16. What does not fit the machine's memory is skipped, and said.
     """
     from rlt_core.bench.depth import DepthBench, num_windows
     from rlt_core.bench.depth_runs import Load
     from rlt_core.bench.setting import check_length, check_setting
 
+    if no_exit and (depths is not None or distribution):
+        ignored = "--depths" if depths is not None else "--distribution"
+        value = depths if depths is not None else [one.value for one in distribution or ()]
+        fix = f"Fix: leave out {ignored}, or --no-exit"
+        raise OptionError(ignored, value, "--no-exit runs no exits", fix)
     setting = shared.make_setting(
         model,
         random_weights,
@@ -125,7 +129,7 @@ def depth(
     plan = check_setting(setting, registry)
     loads = [
         Load(context=c, width=w, new_tokens=new_tokens, seed=seed)
-        for c, w in product(context or CONTEXTS, width or WIDTHS)
+        for c, w in grid(context, width, on_gpu=setting.on_gpu)
     ]
     sources = [] if no_exit else _sources(distribution, depths, plan.shape.loops, seed)
     windows = num_windows(plan, len(sources), repeat, no_exit=no_exit)
@@ -136,6 +140,7 @@ def depth(
         bench = DepthBench(setting, plan, registry, repeat=repeat, told=steps.done)
         for load in loads:
             check_length(plan, "--context", load.context, bench.longest(load, sources))
+        for load in loads:
             steps.begin(f"context {load.context}, {load.width} requests")
             try:
                 found = [bench.measure_no_exit(load)] if no_exit else bench.measure(load, sources)
@@ -150,6 +155,14 @@ def depth(
     if not as_json:
         typer.echo(recorder.heading())
         print_columns(table(results))
+
+
+def grid(
+    contexts: Sequence[int] | None, widths: Sequence[int] | None, *, on_gpu: bool
+) -> list[tuple[int, int]]:
+    """(context, width) of every load; what is not named is the machine's default."""
+    contexts = contexts or (CONTEXTS if on_gpu else CPU_CONTEXTS)
+    return list(product(contexts, widths or (WIDTHS if on_gpu else CPU_WIDTHS)))
 
 
 def _sources(

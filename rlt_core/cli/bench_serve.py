@@ -11,7 +11,7 @@ from rlt_core.cli import bench_setting as shared
 from rlt_core.cli import options
 from rlt_core.cli.bench_record import progress
 from rlt_core.cli.options import OnOff
-from rlt_core.contract.errors import OptionError
+from rlt_core.contract.errors import OptionError, RltError
 
 _UNKNOWN = 1000  # of a bar over a duration
 
@@ -105,18 +105,21 @@ def serve(
             fix = "Fix: a name ending in .svg"
             raise OptionError("--plot", str(plot), "plots are SVG files", fix)
         options.check_place("--plot", plot)
-    if url is not None and (model is not None or random_weights is not None):
-        raise OptionError("--url", url, "the server has its model", "Fix: leave the model out")
-    from rlt_core.cli.serve_load import make_plan, measured, print_summary
+    from rlt_core.cli.serve_load import check_url, failure, make_plan, measured, print_summary
 
+    check_url(values)
     plan = make_plan(values)
     with progress(plan.offer.num_requests or _UNKNOWN) as steps:
         steps.begin(f"{lengths}, {rate:g} requests a second")
         result, recorder = measured(values, plan, steps.done)
-    recorder.add({"served": result.served.name, **result.summary.as_dict()})
+    found = result.summary
+    if not found.num_answered:
+        said = "\n".join(failure(found, kind) for kind in sorted(found.errors)[:3])
+        raise RltError(f"none of {found.num_requests} requests was answered\n{said}")
+    recorder.add({"served": result.served.name, **found.as_dict()})
     if not as_json:
         typer.echo(recorder.heading())
-        print_summary(result.summary, plan.limits)
+        print_summary(found, plan.limits)
     if plot is not None:
         from rlt_core.bench.answers import samples
         from rlt_core.bench.svg import write_plot

@@ -29,7 +29,10 @@ NumRows = Annotated[
     ),
 ]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, help="Measurements of each point.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, prompts and depths.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of weights, prompts and depths."),
+]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 

@@ -51,7 +51,7 @@ def _taken() -> set[str]:
 def example(
     model: Annotated[str, typer.Argument(help="The id of an installed model.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
-    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the random weights.")] = 0,
 ) -> None:
     """Write a small checkpoint of a model with random weights, to try it before there are any."""
     from rlt_core.testing.example_checkpoint import write_example

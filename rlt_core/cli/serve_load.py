@@ -35,6 +35,9 @@ TIMES = {
 DEFAULT_REQUESTS = 100
 _PARTS = ("strategy", "kv_layout", "attention", "device", "dtype", "graphs", "page_size")
 _SIZES = ("max_num_seqs", "max_num_tokens", "max_model_len", "kv_memory")
+_ENGINE = ("model", "random_weights", "exit_policy", "op", "exact", "ignore_config")
+# What options of an engine are where nobody gave them.
+_OPEN = (None, "cpu", OnOff.ON)
 _GIVEN = (
     "lengths",
     "length_scale",
@@ -51,12 +54,23 @@ _GIVEN = (
 )
 
 
+def check_url(values: Mapping[str, Any]) -> None:
+    """OptionError where an option of an engine is given, and a server has its own."""
+    given = [name for name in _PARTS + _SIZES + _ENGINE if values[name] not in _OPEN]
+    if values["url"] is not None and given:
+        option = "--" + given[0].replace("_", "-")
+        fix = f"Fix: leave out {option}"
+        raise OptionError("--url", values["url"], f"{option} is the server's own affair", fix)
+
+
 def make_plan(values: Mapping[str, Any]) -> ServePlan:
     """The load that the options mean; OptionError, UnknownNameError."""
     for name in ("rate", "length_scale", "duration", "slo_ttft", "slo_tpot"):
         value = values[name]
         if value is not None and not (value > 0 and math.isfinite(value)):
-            raise OptionError(f"--{name.replace('_', '-')}", value, "it must be above 0")
+            raise OptionError(
+                f"--{name.replace('_', '-')}", value, "it must be above 0, and finite"
+            )
     number, duration = values["num_requests"], values["duration"]
     offer = Offer(
         lengths=lengths_of(values["lengths"]),
@@ -148,4 +162,10 @@ def print_summary(found: Summary, limits: Limits) -> None:
     if found.mean_depth is not None:
         typer.echo(f"mean exit depth {found.mean_depth:.2f}")
     for kind, num in sorted(found.errors.items()):
-        typer.echo(f"{num} got no answer: {kind}")
+        typer.echo(f"{num} got no answer: {failure(found, kind)}")
+
+
+def failure(found: Summary, kind: str) -> str:
+    """An error's kind, and what was said of the first of it."""
+    detail = found.details.get(kind)
+    return f"{kind}: {detail}" if detail else kind
