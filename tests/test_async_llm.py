@@ -172,3 +172,22 @@ def test_stats_count_what_ran() -> None:
             assert stats.slots_used == 0
 
     run(scene())
+
+
+def test_a_stream_is_read_by_one_task_at_a_time() -> None:
+    """A second reader took the first one's place, which then waited for ever."""
+
+    async def scene() -> None:
+        async with scripted() as llm:
+            stream = await llm.stream(SLOWLY, params(4)).open()
+
+            async def read() -> int:
+                return sum([len(part.token_ids) async for part in stream])
+
+            first = asyncio.ensure_future(read())
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="of one task at a time"):
+                await read()
+            assert await first == 4, "the first goes on"
+
+    run(scene())

@@ -91,6 +91,8 @@ class AsyncStream:
         await self.open()
         inbox = self._inbox
         assert inbox is not None, "open gives it"
+        if inbox.is_read:  # one of the two would wait for ever
+            raise RuntimeError("another task reads this stream: a stream is of one task at a time")
         try:
             increment = await inbox.next()
             if increment is None:

@@ -64,6 +64,11 @@ class Inbox:
         """Ends the request; what has arrived can still be read."""
         self.put((), 0, error)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody waits for the next increment."""
+        return self._reader is not None
+
     async def next(self) -> Increment | None:
         """The next increment, None after the last. What failed is raised once all are read."""
         while not self._news:
