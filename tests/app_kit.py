@@ -44,9 +44,9 @@ def scripted(builder: str = "build", **options: Any) -> AsyncLLM:
     return AsyncLLM(engine_factory=f"tests.scripted_engine:{builder}", **values)
 
 
-def params(count: int = 4, **more: object) -> SamplingParams:
+def params(count: int = 4, **more: Any) -> SamplingParams:
     """A seeded answer of so many tokens."""
-    return SamplingParams(max_tokens=count, ignore_eos=True, seed=1, **more)  # type: ignore[arg-type]  # fields of any type
+    return SamplingParams(max_tokens=count, ignore_eos=True, seed=1, **more)
 
 
 def settings(**changes: Any) -> ServerSettings:

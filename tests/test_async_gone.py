@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -172,9 +173,9 @@ def _hold_reading(
     requests = llm._started
     before = requests._batch
 
-    def slow(*args: object) -> object:
+    def slow(*args: Any) -> object:
         reached.set()
         go.wait(10)
-        return before(*args)  # type: ignore[arg-type]  # passed on as they came
+        return before(*args)
 
     monkeypatch.setattr(requests, "_batch", slow)

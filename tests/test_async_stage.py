@@ -122,14 +122,16 @@ def test_a_stage_in_this_process_is_gone_before_the_next(monkeypatch: pytest.Mon
     clients: list[weakref.ref[LocalClient]] = []
     alive: list[int] = []
 
-    def noted(config: StageConfig) -> LocalClient:
-        alive.append(sum(client() is not None for client in clients))
-        made = LocalClient(config)
-        made.engine_s_cycles = made  # type: ignore[attr-defined]  # parts of engines hold each other
-        clients.append(weakref.ref(made))
-        return made
+    class Cyclic(LocalClient):
+        """Parts of an engine hold each other, so that only a collection frees them."""
 
-    monkeypatch.setattr(served_stage, "LocalClient", noted)
+        def __init__(self, config: StageConfig) -> None:
+            alive.append(sum(client() is not None for client in clients))
+            super().__init__(config)
+            self.whole = self
+            clients.append(weakref.ref(self))
+
+    monkeypatch.setattr(served_stage, "LocalClient", Cyclic)
 
     async def scene() -> None:
         async with scripted() as llm:

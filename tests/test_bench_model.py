@@ -142,6 +142,22 @@ def test_depth_gives_its_fields(
     assert 1 <= mean <= 4
 
 
+def test_depth_refuses_before_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second context was refused after the first had been measured for 20 minutes; and by
+    itself the command had one that the demo model does not hold."""
+    measured: list[object] = []
+
+    def measure(bench: object, load: object, sources: object) -> list[object]:
+        measured.append(load)
+        return []
+
+    monkeypatch.setattr(depth_module.DepthBench, "measure", measure)
+    assert main(["bench", "depth", "--context", "4", "--context", "9000000", "--width", "1"]) == 2
+    assert measured == []
+    assert main(["bench", "depth"]) == 0
+    assert len(measured) == 2
+
+
 @pytest.mark.slow
 def test_no_exit_compares_refill_with_cohort(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the sign of the overhead; the table is what people read."""
@@ -189,7 +205,7 @@ def test_what_does_not_fit_is_skipped_and_said(
         (["decode", "--device", "cuda:9", "--exact", "off"], "CUDA devices on this machine"),
         (["decode", "--profile", "--context", "8"], "--device cuda"),
         (["decode", "--context", "9000000"], "the model has"),
-        (["depth", "--context", "4", "--context", "9000000", "--width", "1"], "the model has"),
+        (["depth", "--context", "9000000", "--width", "1"], "the model has"),
         (["depth", "--no-exit", "--distribution", "gate"], "--no-exit runs no exits"),
         (["decode", "--seed", str(2**63)], "--seed"),
         (["serve", "--warm-up", "0", "--num-requests", "2", "--exit-threshold", "2"], "threshold"),

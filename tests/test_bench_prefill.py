@@ -91,7 +91,7 @@ def test_lines_have_every_field() -> None:
     """Guards the JSON lines that docs/performance.md is made of."""
     app = typer.Typer()
     bench.register(app)
-    sizes = "--prompts 2 --prompt-len 9 --max-num-tokens 8 --repeat 1 --json"
+    sizes = "--prompts 2 --prompt-len 9 --max-num-tokens 8 --chunk-size 4 --repeat 1 --json"
     folder = str(GOLDEN / "ouro_b")
     argv = ["bench", "prefill", "--random-weights", folder, *sizes.split()]
     result = CliRunner().invoke(app, argv)
@@ -100,6 +100,7 @@ def test_lines_have_every_field() -> None:
     r = line["results"]
     assert (line["bench"], line["settings"]["prompts"]) == ("prefill", "chunked")
     assert (r["prompts"], r["prompt_len"], r["num_rows"]) == (2, 9, 8)
+    assert r["chunk_size"] == 4
     assert r["operations_per_s"] == pytest.approx(r["product_operations"] / r["seconds"]["median"])
     assert r["ceiling_operations_per_s"] > 0
 

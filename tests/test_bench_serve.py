@@ -26,6 +26,7 @@ from rlt_core.bench.open_load import AskError, OpenLoad, Piece
 from rlt_core.bench.svg import plot
 from rlt_core.cli import bench
 from rlt_core.cli.bench_record import without_keys
+from rlt_core.cli.serve_load import failure
 from rlt_core.contract.errors import OptionError
 from tests.server_kit import running
 
@@ -150,7 +151,7 @@ def test_errors_are_counted_by_kind() -> None:
 
     async def before(ask: Ask) -> None:
         if ask.number % 3 == 0:
-            raise AskError("429 queue_full")
+            raise AskError("429 queue_full", f"request {ask.number}")
 
     class Short(FakeTarget):
         async def ask(self, ask: Ask) -> AsyncIterator[Piece]:
@@ -164,6 +165,8 @@ def test_errors_are_counted_by_kind() -> None:
     found = summary(asyncio.run(scene()), Limits(), 0.0)
     assert found.errors == {"429 queue_full": 2, "fewer tokens than asked for": 1}
     assert found.num_answered == 3
+    assert failure(found, "429 queue_full") == "429 queue_full: request 0"
+    assert failure(found, "fewer tokens than asked for") == "fewer tokens than asked for"
 
 
 def test_a_plot_has_a_line_for_each_kind_of_time() -> None:

@@ -106,7 +106,7 @@ def depth(
 
     if no_exit and (depths is not None or distribution):
         ignored = "--depths" if depths is not None else "--distribution"
-        value = depths if depths is not None else [one.value for one in distribution or ()]
+        value = depths or ", ".join(one.value for one in distribution or ())
         fix = f"Fix: leave out {ignored}, or --no-exit"
         raise OptionError(ignored, value, "--no-exit runs no exits", fix)
     setting = shared.make_setting(
